@@ -1,1 +1,1 @@
-
+"""steptrace: a compiler for the RL train step."""

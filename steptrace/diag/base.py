@@ -44,7 +44,7 @@ class SteptraceError(Exception):
         *,
         loc: Loc | None = None,
         notes: tuple[Note, ...] = (),
-        help: str = "",  # noqa: A002 - the word the reader sees
+        help: str = "",
         source: str = "",
     ) -> None:
         super().__init__(message)

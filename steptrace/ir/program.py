@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from steptrace.diag.loc import Loc
+from steptrace.ir.kind import OpKind
 from steptrace.ir.predicate import ALWAYS, Predicate
 from steptrace.ir.resource import Resource
-from steptrace.ir.types import Type
-
-if TYPE_CHECKING:
-    from steptrace.ir.table import OpKind
-
-AttrValue: TypeAlias = bool | int | float | str | tuple[str, ...]
-"""What an attribute of an op or a parameter of a program may be."""
+from steptrace.ir.types import AttrValue, Type
 
 
 @dataclass(frozen=True, slots=True)

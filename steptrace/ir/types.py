@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+AttrValue: TypeAlias = bool | int | float | str | tuple[str, ...]
+"""What an attribute of an op or a parameter of a program may be."""
 
 BASES = (
     "prompts",

@@ -1,1 +1,1 @@
-
+"""Lowering: from a program to a flat plan of calls on bound parts."""

@@ -1,1 +1,1 @@
-
+"""Running a plan on JAX: executor, trainer, rollout, data."""
