@@ -1,0 +1,1 @@
+"""The built-in sampler, the weights it holds, and the frozen reference."""
