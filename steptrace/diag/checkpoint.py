@@ -1,0 +1,81 @@
+"""Codes ST500-ST529: saving a run and resuming it."""
+
+from __future__ import annotations
+
+from steptrace.diag.base import SteptraceError
+
+
+class NoCheckpointError(SteptraceError):
+    """There is nothing to resume from.
+
+    `--resume` continues from the newest complete checkpoint below `OUT/checkpoints`; there is none. Checkpoints are
+    written by the program's `save_checkpoint`, so a run that was stopped before the first one has to start again.
+
+    Way out: run without `--resume`, or name the folder that the first run was given as `--out`.
+    """
+
+    code = "ST500"
+
+
+class BrokenCheckpointError(SteptraceError):
+    """A checkpoint is not what was written: a file is missing, cut short, or has other bytes.
+
+    A checkpoint is written beside its place and moved there when it is complete, so a run that was killed while
+    saving leaves no broken one; a full disk, a copy that was interrupted, or an edit does. Nothing was restored.
+
+    Way out: delete the folder that the message names and resume from the one before it.
+    """
+
+    code = "ST501"
+
+
+class OtherProgramError(SteptraceError):
+    """The checkpoint was written by another program.
+
+    Parameters of the program count (`grpo{prompts=16}` is another program than `grpo`), source lines do not. To go
+    on with other parameters is another experiment: start it from the old run's weights instead.
+
+    Way out: resume with the program that the message names.
+    """
+
+    code = "ST502"
+
+
+class OtherModelError(SteptraceError):
+    """The checkpoint holds the parameters of another model: other names, shapes or dtypes.
+
+    Way out: resume with the model of the first run.
+    """
+
+    code = "ST503"
+
+
+class OtherSeedError(SteptraceError):
+    """The checkpoint was written by a run with another seed, so its draws could not be continued.
+
+    Way out: resume with `--seed` as in the first run.
+    """
+
+    code = "ST504"
+
+
+class UnwritableOutError(SteptraceError):
+    """The output folder cannot be written.
+
+    Checked before step 0, so that no work is lost.
+
+    Way out: name a folder that exists or can be made, with the right to write and room on the disk.
+    """
+
+    code = "ST505"
+
+
+class OutInUseError(SteptraceError):
+    """The output folder already holds the checkpoints of a run, and this one does not resume it.
+
+    Two runs in one folder would mix their records.
+
+    Ways out: `--resume` to continue it, another `--out`, or delete the folder.
+    """
+
+    code = "ST506"

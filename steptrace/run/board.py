@@ -1,0 +1,61 @@
+"""The board of published weights: which step published which version, and which are still needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steptrace.diag.running import UnpublishedWeightsError
+from steptrace.lang.parts import Rollout
+
+
+class WeightBoard:
+    """Weights by the step that published them; step -1 is the initial sync.
+
+    A step whose update was skipped publishes an alias: the same version again, which the rollout is not sent twice.
+
+    Args:
+      rollout: whom weights are published to, or None when the program generates nothing.
+    """
+
+    def __init__(self, rollout: Rollout | None) -> None:
+        self._rollout = rollout
+        self._versions: dict[int, int] = {}
+        self._weights: dict[int, Any] = {}
+
+    def publish(self, step: int, weights: Any, version: int) -> None:
+        """Make ``weights`` those that ``step`` published. A version has one content and is sent once."""
+        self._versions[step] = version
+        if version in self._weights:
+            return
+        self._weights[version] = weights
+        if self._rollout is not None:
+            self._rollout.apply_weights(weights, version)
+
+    def version(self, step: int) -> int:
+        """The version that ``step`` published; raises `UnpublishedWeightsError`."""
+        if step not in self._versions:
+            known = ", ".join(map(str, sorted(self._versions))) or "none"
+            raise UnpublishedWeightsError(f"no sync of step {step} has published weights (steps with one: {known})")
+        return self._versions[step]
+
+    def newest(self) -> int:
+        """The last step that published."""
+        assert self._versions, "the initial sync runs before anything is generated"
+        return max(self._versions)
+
+    def forget_before(self, step: int) -> None:
+        """Drop what steps before ``step`` published, unless a later step published it again."""
+        for old in [index for index in self._versions if index < step]:
+            version = self._versions.pop(old)
+            if version not in self._versions.values():
+                del self._weights[version]
+                if self._rollout is not None:
+                    self._rollout.drop_weights(version)
+
+    def held(self) -> dict[int, int]:
+        """Version by publishing step, for all that is still held."""
+        return dict(self._versions)
+
+    def weights(self, version: int) -> Any:
+        """The weights of a held version."""
+        return self._weights[version]
