@@ -1,0 +1,89 @@
+"""Rewards of groups, checked where they enter."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from steptrace.diag import Loc
+from steptrace.diag.data import RewardLengthError, RewardNotFiniteError, RewardRaisedError, RewardTypeError
+from steptrace.lang.parts import Reward
+from steptrace.lang.records import Group
+
+
+def score(reward: Reward, groups: Sequence[Group]) -> list[Group]:
+    """The groups in order with ``rewards`` set, float32 [samples]; the reward is called once per group.
+
+    Policy for a reward that is no finite number, or for a wrong number of them: the step is refused. Nothing is
+    replaced by 0, cut, padded or left out in silence; a reward function that cannot judge a completion says what
+    that is worth by returning a number. Ints, bools, numpy and JAX scalars count as numbers.
+
+    Raises:
+      RewardRaisedError: the reward raised; its exception is the cause.
+      RewardLengthError: not one reward per completion.
+      RewardTypeError: ``None`` or another thing that is not a number.
+      RewardNotFiniteError: NaN, infinity, or beyond float32.
+    """
+    return [replace(group, rewards=_rewards(reward, group)) for group in groups]
+
+
+def _rewards(reward: Reward, group: Group) -> np.ndarray:
+    """float32 [samples]."""
+    try:
+        given = reward(group.prompt, [completion.text for completion in group.completions])
+    except Exception as error:
+        raise RewardRaisedError(
+            f"reward {_name(reward)} raised {type(error).__name__} on prompt {group.prompt.id!r}: {error}",
+            loc=_loc(reward),
+        ) from error
+    if isinstance(given, str | bytes) or not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        raise RewardTypeError(
+            f"reward {_name(reward)} returned a {type(given).__name__} on prompt {group.prompt.id!r}, "
+            "not a sequence of numbers",
+            loc=_loc(reward),
+        )
+    if len(given) != len(group.completions):
+        raise RewardLengthError(
+            f"reward {_name(reward)} returned {len(given)} rewards for {len(group.completions)} completions "
+            f"of prompt {group.prompt.id!r}",
+            loc=_loc(reward),
+        )
+    return np.array([_number(reward, group, sample, given[sample]) for sample in range(len(given))], np.float32)
+
+
+def _number(reward: Reward, group: Group, sample: int, value: object) -> np.float32:
+    """One reward as float32, or the error that names the function, the prompt and the sample."""
+    where = f"for sample {sample} of prompt {group.prompt.id!r}"
+    scalar = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+    if not isinstance(scalar, numbers.Real):
+        raise RewardTypeError(
+            f"reward {_name(reward)} returned {scalar!r} {where}, not a number",
+            loc=_loc(reward),
+            help="return a number for every completion, 0.0 for one that cannot be judged",
+        )
+    with np.errstate(over="ignore"):
+        try:
+            number = np.float32(float(scalar))
+        except OverflowError:
+            number = np.float32(np.inf)
+    if not np.isfinite(number):
+        raise RewardNotFiniteError(
+            f"reward {_name(reward)} returned {scalar!r} {where}, not a finite float32", loc=_loc(reward)
+        )
+    return number
+
+
+def _name(reward: Reward) -> str:
+    """The reward as its user knows it."""
+    return f"`{getattr(reward, '__qualname__', type(reward).__qualname__)}`"
+
+
+def _loc(reward: Reward) -> Loc | None:
+    """Where the reward is defined, when it is a Python function, a method or an object with ``__call__``."""
+    function = reward if inspect.isroutine(reward) else type(reward).__call__ if callable(reward) else reward
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return None if code is None else Loc(code.co_filename, code.co_firstlineno)
