@@ -99,7 +99,8 @@ class OpKind:
       reads: patterns of what it reads.
       writes: patterns of what it writes.
       awaits: patterns of what must be done, not only issued, before it.
-      lane: what runs it unless the schedule says otherwise.
+      lane: the lane that issues it unless the schedule says otherwise.
+      device: where its work runs once issued: ``trainer``, ``reference``, ``rollout``, or "" for the lane itself.
       blocking: whether the call returns only when its work is finished.
       may_fail: whether it can fail for a reason outside the program.
       declares: whether attributes ``reads`` and ``writes`` give the effects; absent, it touches everything.
@@ -120,6 +121,7 @@ class OpKind:
     writes: tuple[str, ...] = ()
     awaits: tuple[str, ...] = ()
     lane: str = "host"
+    device: str = ""
     blocking: bool = True
     may_fail: bool = True
     declares: bool = False

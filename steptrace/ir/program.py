@@ -70,7 +70,7 @@ class Op:
       args: operands, in the order of the row.
       results: values it defines.
       attrs: attributes by name, sorted by name.
-      lane: what runs it: host, packer, trainer, reference, rollout, io, ...
+      lane: what issues it: host, packer, io, ... A lane issues its ops one after the other.
       shift: how many steps ahead of its place it runs.
       when: the condition under which it runs.
       origin: the op of the source program it stands for.
