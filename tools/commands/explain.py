@@ -1,0 +1,49 @@
+"""`steptrace explain CODE`: the manual page of an error code or of an op."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+
+from absl import flags
+
+from ..command import Command, UsageError
+
+
+def _run(operands: list[str], _: flags.FlagValues) -> int:
+    from steptrace.diag.registry import all_codes, manual_page
+    from steptrace.ir.builtin import BUILTIN
+
+    codes = all_codes()
+    if not operands:
+        for code, error in codes.items():
+            print(f"{code}  {inspect.cleandoc(error.__doc__ or '').partition(chr(10))[0]}")
+        return 0
+    name = operands[0].removeprefix("error[").rstrip("]:")
+    if name in BUILTIN:
+        from ..op_pages import op_page
+
+        print(op_page(BUILTIN[name]))
+        return 0
+    page = manual_page(name)
+    if page is None:
+        near = difflib.get_close_matches(name, [*codes, *BUILTIN], n=5, cutoff=0.5)
+        near = near or difflib.get_close_matches(name.upper(), codes, n=5, cutoff=0.5)
+        hint = f"near ones: {', '.join(near)}" if near else "`steptrace explain` lists them"
+        raise UsageError(f"`{name}` is neither a code nor an op; {hint}")
+    print(f"{name.upper()} {codes[name.upper()].__name__}\n\n{page}")
+    return 0
+
+
+COMMAND = Command(
+    name="explain",
+    operands="[CODE]",
+    summary="The manual page of an error code, or of an op: what is wrong, an example, ways out.",
+    examples=(
+        ("explain ST600", "what the code means and how to get around it"),
+        ("explain update", "all about an op"),
+        ("explain", "every code, one a line"),
+    ),
+    run=_run,
+    most=1,
+)
