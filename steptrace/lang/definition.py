@@ -1,0 +1,281 @@
+"""Programs as users define them, and tracing them to IR."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_type_hints, overload
+
+from steptrace.diag.loc import Loc
+from steptrace.diag.tracing import (
+    ContractOptionError,
+    NestedTraceError,
+    NotAProgramError,
+    ParameterError,
+    ProgramSignatureError,
+)
+from steptrace.ir.builtin import BUILTIN, RESOURCES
+from steptrace.ir.effects import effects_of
+from steptrace.ir.program import Contract, Node, Op, Program, Result, ops_of
+from steptrace.ir.resource import ANY, Resource
+from steptrace.ir.types import AttrValue, Type
+from steptrace.lang.attributes import TYPE_NAMES, fitted
+from steptrace.lang.place import loc_of, user_loc
+from steptrace.lang.resources import find
+from steptrace.lang.step import Step
+from steptrace.lang.tracer import ACTIVE, Tracer
+
+try:
+    from steptrace.ir.verify import verify
+except ImportError:  # until it lands
+
+    def verify(program: Program) -> None:
+        """Nothing yet."""
+
+
+_OPTIONS = tuple(option.name for option in fields(Contract))
+_MISSING = inspect.Parameter.empty
+_PARAMETER_TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+
+Weights = Literal["pinned", "freshest"]
+Partial = Literal["train", "drop", "error"]
+Empty = Literal["skip", "error"]
+StepFunction = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a program.
+
+    Attributes:
+      name: its name.
+      type: ``int``, ``float``, ``bool`` or ``str``.
+      default: its value when not given; None when it must be given.
+    """
+
+    name: str
+    type: type
+    default: AttrValue | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.default is None else f"{self.name}={self.default!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDef:
+    """A step as its author wrote it, not traced yet.
+
+    Attributes:
+      name: name of the program.
+      function: the step: ``function(step, **parameters)``.
+      parameters: its parameters, in order.
+      contract: its contract, unless the trace is given another option.
+      doc: docstring of the function.
+      loc: the line of its ``def``.
+    """
+
+    name: str
+    function: StepFunction
+    parameters: tuple[Parameter, ...]
+    contract: Contract
+    doc: str
+    loc: Loc
+
+
+@overload
+def program(function: StepFunction, /) -> ProgramDef: ...
+@overload
+def program(
+    *,
+    name: str = "",
+    staleness: int = 0,
+    weights: Weights = "pinned",
+    partial: Partial = "train",
+    empty: Empty = "skip",
+) -> Callable[[StepFunction], ProgramDef]: ...
+def program(
+    function: StepFunction | None = None, /, *, name: str = "", **contract: Any
+) -> ProgramDef | Callable[[StepFunction], ProgramDef]:
+    """Make a function that writes out one train step a program.
+
+    The function takes the step and then its parameters::
+
+        @steptrace.program(staleness=1)
+        def mine(step, prompts=32, samples=8):
+            step.dispatch(prompts=prompts, samples=samples)
+            ...
+
+    Args:
+      function: the function, when the decorator is used without parentheses.
+      name: name of the program; the function's name when empty.
+      **contract: what must stay exact and what may lag; see ``steptrace.ir.program.Contract``.
+        ``staleness`` (updates), ``weights``, ``partial``, ``empty``.
+
+    Raises:
+      ProgramSignatureError: the function is no step.
+      ContractOptionError: an option has a value it cannot have.
+    """
+    chosen = _contract(Contract(), contract, user_loc())
+    if function is not None:
+        return _define(function, name, chosen)
+    return lambda function: _define(function, name, chosen)
+
+
+def _define(function: StepFunction, name: str, contract: Contract) -> ProgramDef:
+    if not inspect.isfunction(function):
+        raise ProgramSignatureError(f"a program is a function, not {function!r}", loc=user_loc())
+    loc = loc_of(function)
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise ProgramSignatureError(f"`{function.__name__}` is no plain function: a step is straight code", loc=loc)
+    given = list(inspect.signature(function).parameters.values())
+    if not given or given[0].kind not in (given[0].POSITIONAL_ONLY, given[0].POSITIONAL_OR_KEYWORD):
+        raise ProgramSignatureError(f"`{function.__name__}` takes no step: its first parameter is the step", loc=loc)
+    parameters = tuple(_parameter(parameter, function, loc) for parameter in given[1:])
+    doc = inspect.cleandoc(function.__doc__ or "")
+    return ProgramDef(name or function.__name__, function, parameters, contract, doc, loc)
+
+
+def _parameter(given: inspect.Parameter, function: StepFunction, loc: Loc) -> Parameter:
+    if given.kind in (given.VAR_POSITIONAL, given.VAR_KEYWORD, given.POSITIONAL_ONLY):
+        raise ProgramSignatureError(f"`{given}` is no parameter of a program: each has a name", loc=loc)
+    if given.name in _OPTIONS:
+        raise ProgramSignatureError(
+            f"`{given.name}` is an option of the contract, not a parameter",
+            loc=loc,
+            help=f"@steptrace.program({given.name}=...); it can be given when tracing all the same",
+        )
+    annotation = given.annotation
+    word = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    type_: type | None = _PARAMETER_TYPES.get(word) or (type(given.default) if annotation is _MISSING else None)
+    if type_ is None or type_ not in _PARAMETER_TYPES.values():
+        raise ProgramSignatureError(f"parameter `{given}` is no int, float, bool or str", loc=loc)
+    if given.default is _MISSING:
+        return Parameter(given.name, type_)
+    default = fitted(given.default, type_)
+    if default is None:
+        raise ProgramSignatureError(f"the default of `{given}` is not {TYPE_NAMES[type_]}", loc=loc)
+    return Parameter(given.name, type_, default)
+
+
+def _contract(base: Contract, given: Mapping[str, object], loc: Loc) -> Contract:
+    """The contract with the options given."""
+    chosen = {name: getattr(base, name) for name in _OPTIONS} | dict(given)
+    allowed = get_type_hints(Contract)
+    for name, value in chosen.items():
+        if name not in _OPTIONS:
+            raise ContractOptionError(f"there is no option `{name}`; there are: {', '.join(_OPTIONS)}", loc=loc)
+        choices = get_args(allowed[name])
+        if choices and value not in choices:
+            raise ContractOptionError(f"`{name}` is one of {', '.join(choices)}, not {value!r}", loc=loc)
+    staleness = fitted(chosen["staleness"], int)
+    if not isinstance(staleness, int) or staleness < 0:
+        raise ContractOptionError(f"`staleness` is a number of updates, not {chosen['staleness']!r}", loc=loc)
+    return Contract(**chosen)
+
+
+def trace(program: ProgramDef, **params: AttrValue) -> Program:
+    """Trace a program to IR: call its function once and record the ops; the result is verified.
+
+    Before the step stands an initial weight sync; ``on_step_begin`` (with no effects) stands first and ``free``
+    last in the step, unless the function wrote them.
+
+    Args:
+      program: what ``@steptrace.program`` made.
+      **params: parameters of the program, and options of its contract (``staleness=1``).
+
+    Raises:
+      SteptraceError: with the user's line; see ``steptrace.diag.tracing`` and ``steptrace.diag.structure``.
+      Exception: whatever the function itself raises, unchanged.
+    """
+    loc = user_loc()
+    active = ACTIVE.get()
+    if active is not None:
+        raise active.refuse(NestedTraceError("a trace cannot start inside a trace", loc=loc))
+    if not isinstance(program, ProgramDef):
+        raise NotAProgramError(f"only programs are traced, not {program!r}", loc=loc)
+    options = {name: value for name, value in params.items() if name in _OPTIONS}
+    contract = _contract(program.contract, options, loc)
+    values = _values(program, {name: value for name, value in params.items() if name not in _OPTIONS}, loc)
+    tracer = Tracer(contract)
+    prologue = _initial_sync(tracer, program.loc)
+    token = ACTIVE.set(tracer)
+    try:
+        program.function(Step(tracer), **values)
+        body = tracer.close()
+    finally:
+        tracer.closed = True
+        ACTIVE.reset(token)
+    traced = _assemble(program, values, tracer, prologue, body)
+    verify(traced)
+    return traced
+
+
+def _values(program: ProgramDef, given: Mapping[str, AttrValue], loc: Loc) -> dict[str, AttrValue]:
+    """The parameters of a trace, defaults filled in."""
+    known = ", ".join(map(str, program.parameters)) or "none"
+    for name in given:
+        if name not in {parameter.name for parameter in program.parameters}:
+            raise ParameterError(
+                f"`{program.name}` has no parameter `{name}`; it has: {known}",
+                loc=loc,
+                help=f"the contract's options are {', '.join(_OPTIONS)}",
+            )
+    values = {}
+    for parameter in program.parameters:
+        value = given.get(parameter.name, parameter.default)
+        if value is None:
+            raise ParameterError(f"`{program.name}` needs its parameter `{parameter.name}`", loc=loc)
+        fit = fitted(value, parameter.type)
+        if fit is None:
+            wanted = TYPE_NAMES[parameter.type]
+            raise ParameterError(f"`{parameter.name}` of `{program.name}` is {wanted}, not {value!r}", loc=loc)
+        values[parameter.name] = fit
+    return values
+
+
+def _initial_sync(tracer: Tracer, loc: Loc) -> tuple[Node, ...]:
+    """The weight sync before step 0: without it the first rollouts would come from weights nobody published."""
+    kind = BUILTIN["sync_weights"]
+    version = Result(tracer.names.fresh("v0"), Type(kind.results[0].base))
+    return (Op(tracer.ids.fresh("initial_sync"), kind.name, results=(version,), lane=kind.lane, loc=loc),)
+
+
+def _assemble(
+    program: ProgramDef,
+    values: Mapping[str, AttrValue],
+    tracer: Tracer,
+    prologue: tuple[Node, ...],
+    body: tuple[Node, ...],
+) -> Program:
+    """The program around a traced body: what is inserted, its rows, and the resources it touches."""
+    written = {op.kind for op in ops_of(body)}
+    if "on_step_begin" not in written:
+        body = (Op("on_step_begin", "on_step_begin", attrs=(("reads", ()), ("writes", ())), loc=program.loc), *body)
+    if "free" not in written:
+        body = (*body, Op("free", "free", lane=BUILTIN["free"].lane, loc=program.loc))
+    return Program(
+        name=program.name,
+        params=tuple(values.items()),
+        contract=tracer.contract,
+        resources=_touched((*prologue, *body), tracer),
+        kinds=tuple(tracer.rows.values()),
+        carries=tuple(tracer.carries),
+        prologue=prologue,
+        body=body,
+        loc=program.loc,
+    )
+
+
+def _touched(nodes: tuple[Node, ...], tracer: Tracer) -> tuple[Resource, ...]:
+    """The resources that ops touch: the built-in ones in their order, then users' in order of first use."""
+    rows = {**BUILTIN, **tracer.rows}
+    names = dict.fromkeys(
+        effect.resource
+        for op in ops_of(nodes)
+        for effect in effects_of(op, rows[op.kind], tracer.contract)
+        if effect.resource != ANY
+    )
+    ordered = [name for name in RESOURCES if name in names] + [name for name in names if name not in RESOURCES]
+    found = [find(name) for name in ordered]
+    return tuple(resource for resource in found if resource is not None)

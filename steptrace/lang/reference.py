@@ -1,0 +1,138 @@
+"""Names of programs as users write them: ``grpo{staleness=1}``, ``module:function``, ``file.st``, ``-``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from steptrace.diag.loc import Loc
+from steptrace.diag.tracing import ProgramImportError, ProgramReferenceError, UnknownProgramError
+from steptrace.ir.program import Program
+from steptrace.ir.types import AttrValue
+from steptrace.lang.definition import ProgramDef, trace
+
+_PARAMETER = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>\"[^\"]*\"|'[^']*'|[^\s,{}\"'=]+)\s*(?:,|$)")
+_WORDS: dict[str, AttrValue] = {"true": True, "True": True, "false": False, "False": False}
+_REGISTRY = "steptrace.programs"
+"""The package of the built-in programs; imported by name, since it stands on this one."""
+
+
+def resolve(reference: str, *, stdin: TextIO | None = None) -> Program:
+    """The program that ``reference`` names, traced or read, and verified.
+
+    Args:
+      reference: ``grpo``, ``grpo{staleness=1, prompts=16}``, ``module:function`` (with parameters likewise),
+        a ``.st`` file, or ``-`` for the text of a program on standard input.
+      stdin: what ``-`` reads; standard input when None.
+
+    Raises:
+      UnknownProgramError, ProgramReferenceError, ProgramImportError: it names no program.
+      SteptraceError: what tracing, parsing or verifying the program raises.
+    """
+    if reference == "-":
+        return _parsed((stdin or sys.stdin).read(), "<stdin>")
+    if reference.endswith(".st"):
+        return _parsed(_read(reference), reference)
+    head, params = split(reference)
+    return trace(definition(head), **params)
+
+
+def definition(name: str) -> ProgramDef:
+    """The definition behind a built-in name or ``module:function``, without parameters."""
+    if ":" in name:
+        return _imported(name)
+    programs = importlib.import_module(_REGISTRY)
+    if name not in programs.NAMES:
+        close = difflib.get_close_matches(name, programs.NAMES, 1)
+        hint = f"did you mean `{close[0]}`?" if close else "own programs are named `module:function` or by a .st file"
+        raise UnknownProgramError(
+            f"there is no built-in program `{name}`; there are: {', '.join(programs.NAMES)}", help=hint
+        )
+    found = programs.load(name)
+    assert isinstance(found, ProgramDef), "the registry holds definitions"
+    return found
+
+
+def split(reference: str) -> tuple[str, dict[str, AttrValue]]:
+    """The name and the parameters of ``name{key=value, ...}``; values are numbers, true, false, or strings."""
+    head, brace, rest = reference.partition("{")
+    name = head.strip()
+    if not re.fullmatch(r"[\w.]+(:\w+)?", name):
+        raise _syntax(reference, 0, "expected the name of a program")
+    if not brace:
+        return name, {}
+    end = reference.rstrip()
+    if not end.endswith("}"):
+        raise _syntax(reference, len(end), "expected `}`")
+    params: dict[str, AttrValue] = {}
+    position, stop = len(head) + 1, len(end) - 1
+    while reference[position:stop].strip():
+        match = _PARAMETER.match(reference, position, stop)
+        if match is None:
+            raise _syntax(reference, position, "expected `name=value`, and `,` or `}` after it")
+        if match["name"] in params:
+            raise _syntax(reference, match.start("name"), f"`{match['name']}` is given twice")
+        params[match["name"]] = _value(match["value"])
+        position = match.end()
+    return name, params
+
+
+def _value(text: str) -> AttrValue:
+    """A number, a truth value, or a string with or without quotes."""
+    if text[0] in "\"'":
+        return text[1:-1]
+    if text in _WORDS:
+        return _WORDS[text]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _syntax(reference: str, position: int, expected: str) -> ProgramReferenceError:
+    return ProgramReferenceError(
+        f"`{reference}` names no program: {expected}", loc=Loc("<program>", 1, position + 1), source=reference
+    )
+
+
+def _imported(name: str) -> ProgramDef:
+    """The program behind ``module:function``; the working folder is searched, as ``python -m`` does."""
+    module, _, attribute = name.partition(":")
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        holder = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ProgramImportError(f"there is no module `{module}`", help=f"it was looked for in {folder} too") from None
+    found = getattr(holder, attribute, None)
+    if isinstance(found, ProgramDef):
+        return found
+    programs = [key for key, value in vars(holder).items() if isinstance(value, ProgramDef)]
+    listed = f"; its programs are: {', '.join(programs)}" if programs else ""
+    if found is None:
+        raise ProgramImportError(f"module `{module}` has no `{attribute}`{listed}")
+    raise ProgramImportError(f"`{name}` is no program{listed}", help="decorate the function with @steptrace.program")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ProgramImportError(f"`{path}` cannot be read: {reason}") from None
+
+
+def _parsed(text: str, file: str) -> Program:
+    from steptrace.ir.parser import parse_program
+
+    return parse_program(text, file)

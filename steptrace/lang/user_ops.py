@@ -1,0 +1,167 @@
+"""Ops that users write: the decorator, its row of the op table, and the implementations by row."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+from steptrace.diag.tracing import OpCallError, OpDeclarationError
+from steptrace.ir.kind import OpKind
+from steptrace.lang.place import loc_of, user_loc
+from steptrace.lang.resources import Pattern
+from steptrace.lang.rows import declared_row
+from steptrace.lang.tracer import ACTIVE, Tracer
+from steptrace.lang.values import Traced
+
+_defined: dict[str, list[UserOp]] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class UserOp:
+    """A user's op: called with values of a step it records itself, called with real values it runs.
+
+    Attributes:
+      function: the implementation: operands in order, attributes by name; returns what the row gives, a tuple
+        when it gives more than one value.
+      kind: its row of the op table.
+    """
+
+    function: Callable[..., Any]
+    kind: OpKind
+
+    def __post_init__(self) -> None:
+        self.__doc__ = self.function.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Record the op when an argument is traced (or, without operands, when a trace runs); otherwise run it."""
+        traced = [value for value in (*args, *kwargs.values()) if isinstance(value, Traced)]
+        tracer = traced[0]._tracer if traced else ACTIVE.get()
+        if tracer is None or (self.kind.operands and not traced):
+            return self.function(*args, **kwargs)
+        return self._record(tracer, args, kwargs)
+
+    def _record(self, tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise tracer.refuse(OpCallError(f"`{self.kind.name}`: {error}", loc=user_loc())) from None
+        names = [operand.name for operand in self.kind.operands]
+        attrs = {name: value for name, value in bound.items() if name not in names}
+        results = tracer.emit(self.kind, [bound[name] for name in names], attrs)
+        if not results:
+            return None
+        return results[0] if len(results) == 1 else results
+
+
+@overload
+def op(function: Callable[..., Any], /) -> UserOp: ...
+@overload
+def op(
+    *,
+    takes: Sequence[str] = (),
+    gives: str | Sequence[str] = (),
+    reads: Sequence[Pattern] | None = None,
+    writes: Sequence[Pattern] | None = None,
+    lane: str = "host",
+    blocking: bool = True,
+    may_fail: bool = True,
+    name: str = "",
+) -> Callable[[Callable[..., Any]], UserOp]: ...
+def op(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    takes: Sequence[str] = (),
+    gives: str | Sequence[str] = (),
+    reads: Sequence[Pattern] | None = None,
+    writes: Sequence[Pattern] | None = None,
+    lane: str = "host",
+    blocking: bool = True,
+    may_fail: bool = True,
+    name: str = "",
+) -> UserOp | Callable[[Callable[..., Any]], UserOp]:
+    """Make a function an op of the step, whose body is its implementation::
+
+        @steptrace.op(takes=("groups",), gives="groups<penalised>", reads=["host[k]"], writes=[])
+        def length_penalty(groups, *, weight: float = 0.1):
+            return [...]                                  # real groups: list of steptrace.Group
+
+        @steptrace.program
+        def mine(step):
+            ...
+            groups = length_penalty(groups, weight=0.2)   # recorded
+
+    The first parameters are the operands, as many as ``takes`` has types; the others are attributes, fixed
+    when the step is traced.
+
+    Args:
+      function: the function, when the decorator is used without parentheses.
+      takes: types of the operands: ``"groups"``, ``"groups<rewards>"`` (fields it reads), ``"any"``.
+      gives: types of the results: ``"groups<penalised>"`` keeps the fields of the first operand with the same
+        base type and adds one; ``"share: scalar"`` names the value.
+      reads: resources it reads; with neither ``reads`` nor ``writes`` it touches everything.
+      writes: resources it writes.
+      lane: what runs it.
+      blocking: whether it returns only when its work is finished.
+      may_fail: whether it can fail for a reason outside the program.
+      name: its name; the function's name when empty.
+
+    Returns:
+      A ``UserOp``, or a decorator that makes one.
+
+    Raises:
+      OpDeclarationError: the declaration does not fit the function.
+      ResourceError: an effect names no declared resource.
+    """
+
+    def define(function: Callable[..., Any]) -> UserOp:
+        if not inspect.isfunction(function):
+            raise OpDeclarationError(f"an op is a function, not {function!r}", loc=user_loc())
+        loc = loc_of(function)
+        row = declared_row(
+            function,
+            loc,
+            name=name or function.__name__,
+            takes=takes,
+            gives=gives,
+            reads=reads,
+            writes=writes,
+            lane=lane,
+            blocking=blocking,
+            may_fail=may_fail,
+        )
+        return _register(UserOp(function, row))
+
+    return define if function is None else define(function)
+
+
+def implementation(row: OpKind | str) -> Callable[..., Any] | None:
+    """The function behind a user's op, or None when no module that defines it was imported.
+
+    Args:
+      row: a row of ``Program.kinds``; of several functions of one name that with the same row is taken, with
+        its line if possible (a row that was printed and parsed may spell its file otherwise). A name stands
+        for the function defined last.
+    """
+    if isinstance(row, str):
+        known = _defined.get(row, [])
+        return known[-1].function if known else None
+    known = _defined.get(row.name, [])
+    exact = [candidate for candidate in known if candidate.kind == row]
+    alike = [candidate for candidate in known if _signature(candidate.kind) == _signature(row)]
+    chosen = exact or alike
+    return chosen[-1].function if chosen else None
+
+
+def _signature(row: OpKind) -> OpKind:
+    """The row without what its text form does not carry."""
+    return replace(row, loc=None, doc="", example="")
+
+
+def _register(made: UserOp) -> UserOp:
+    """Keep the op under its name; the same line defined again (a reloaded module) replaces it."""
+    others = [known for known in _defined.get(made.kind.name, []) if known.kind.loc != made.kind.loc]
+    _defined[made.kind.name] = [*others, made]
+    return made

@@ -1,0 +1,211 @@
+"""What stands for a value while the step is traced, and the conditions made of flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from steptrace.diag.base import Note
+from steptrace.diag.loc import Loc
+from steptrace.diag.tracing import (
+    ForeignValueError,
+    NotTracedError,
+    TracedAttributeError,
+    TracedBranchError,
+    TracedValueError,
+)
+from steptrace.ir.predicate import Flag, Not, Or, Predicate, conjunction
+from steptrace.ir.types import Type
+from steptrace.lang.place import user_loc
+
+if TYPE_CHECKING:
+    from steptrace.lang.tracer import Tracer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Definition:
+    """What the tracer knows of a value.
+
+    Attributes:
+      name: its name in the IR.
+      type: its type.
+      loops: ids of the loops around its op, outermost first.
+      conditions: the conditions its op runs under.
+      loc: the user's line that made it.
+      step: 0, or -1 for the previous step's.
+      counter: True for the counter of a loop, which no op takes.
+    """
+
+    name: str
+    type: Type
+    loops: tuple[str, ...]
+    conditions: tuple[Predicate, ...]
+    loc: Loc
+    step: int = 0
+    counter: bool = False
+
+    def __str__(self) -> str:
+        return f"%{self.name}@k{self.step:+d}" if self.step else f"%{self.name}"
+
+
+def _refused(verb: str) -> Callable[..., NoReturn]:
+    """A special method that refuses: the value cannot be ``verb``-ed while the step is traced."""
+
+    def refuse(self: Traced, *_: object, **__: object) -> NoReturn:
+        raise self._tracer.refuse(
+            TracedValueError(
+                f"`{self._definition}` cannot be {verb}: it has no value while the step is traced",
+                loc=user_loc(),
+                notes=self._made_here(),
+                help="put the computation into an op of your own, with @steptrace.op",
+            )
+        )
+
+    return refuse
+
+
+class Traced:
+    """A value of the step: a name and a type now, a value when the step runs.
+
+    Flags combine with ``&``, ``|`` and ``~`` into conditions for ``step.when``. Anything else that Python
+    could do with a value is refused, with the line that tried.
+    """
+
+    __slots__ = ("_definition", "_tracer")
+
+    def __init__(self, tracer: Tracer, definition: Definition) -> None:
+        self._tracer = tracer
+        self._definition = definition
+
+    def __repr__(self) -> str:
+        return f"<traced {self._definition} : {self._definition.type}>"
+
+    def __bool__(self) -> bool:
+        raise self._tracer.refuse(branch_error(str(self._definition), self._made_here()))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        # Not recorded as the trace's failure: `hasattr` may ask and go on.
+        raise TracedAttributeError(
+            f"`{self._definition}` has no `{name}`: it has no value while the step is traced",
+            loc=user_loc(),
+            notes=self._made_here(),
+            help="read it in an op of your own, with @steptrace.op",
+        )
+
+    def __and__(self, other: object) -> Condition:
+        return as_condition(self, self._tracer) & other
+
+    def __or__(self, other: object) -> Condition:
+        return as_condition(self, self._tracer) | other
+
+    def __invert__(self) -> Condition:
+        return ~as_condition(self, self._tracer)
+
+    def _made_here(self) -> tuple[Note, ...]:
+        return (Note(f"`{self._definition}` : {self._definition.type} is made here", self._definition.loc),)
+
+    __hash__ = object.__hash__
+    __eq__ = _refused("compared")
+    __ne__ = _refused("compared")
+    __lt__ = __le__ = __gt__ = __ge__ = _refused("compared")
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refused("computed with")
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _refused("computed with")
+    __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refused("computed with")
+    __neg__ = __pos__ = __abs__ = __xor__ = __rxor__ = _refused("computed with")
+    __int__ = __float__ = __index__ = __complex__ = __round__ = _refused("turned into a number")
+    __len__ = _refused("measured with len()")
+    __iter__ = __next__ = __reversed__ = _refused("iterated over")
+    __getitem__ = __setitem__ = __delitem__ = _refused("indexed")
+    __contains__ = _refused("searched")
+    __call__ = _refused("called")
+
+
+class Condition:
+    """A condition under which ops run: ``with`` traces what is inside under it.
+
+    Made by ``step.every``, ``step.when``, ``step.first``, ``step.last``, ``step.micro_is`` and ``step.has``;
+    combined with ``&``, ``|``, ``~``, also with flags.
+    """
+
+    __slots__ = ("_flags", "_predicate", "_tracer")
+
+    def __init__(self, tracer: Tracer, predicate: Predicate, flags: tuple[Traced, ...] = ()) -> None:
+        self._tracer = tracer
+        self._predicate = predicate
+        self._flags = flags
+
+    def __repr__(self) -> str:
+        return f"<condition {self._predicate}>"
+
+    def __bool__(self) -> bool:
+        raise self._tracer.refuse(branch_error(str(self._predicate)))
+
+    def __and__(self, other: object) -> Condition:
+        return self._joined(as_condition(other, self._tracer), conjunction)
+
+    def __or__(self, other: object) -> Condition:
+        return self._joined(as_condition(other, self._tracer), _disjunction)
+
+    def __invert__(self) -> Condition:
+        self._tracer.settle(self)
+        term = self._predicate
+        return Condition(self._tracer, term.term if isinstance(term, Not) else Not(term), self._flags)
+
+    def __enter__(self) -> None:
+        self._tracer.enter_condition(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._tracer.leave_condition(self)
+
+    def _joined(self, other: Condition, join: Callable[[Predicate, Predicate], Predicate]) -> Condition:
+        self._tracer.settle(self)
+        self._tracer.settle(other)
+        return Condition(self._tracer, join(self._predicate, other._predicate), (*self._flags, *other._flags))
+
+
+def _disjunction(a: Predicate, b: Predicate) -> Predicate:
+    """``a or b``, flat and without repetitions."""
+    flat = [part for term in (a, b) for part in (term.terms if isinstance(term, Or) else (term,))]
+    terms = tuple(dict.fromkeys(flat))
+    return terms[0] if len(terms) == 1 else Or(terms)
+
+
+def branch_error(what: str, notes: tuple[Note, ...] = ()) -> TracedBranchError:
+    """The error for Python branching on ``what``, at the user's line."""
+    return TracedBranchError(
+        f"Python cannot branch on `{what}`: it has no value while the step is traced",
+        loc=user_loc(),
+        notes=notes,
+        help="put the ops under `with step.when(...):`; combine conditions with `&`, `|`, `~`",
+    )
+
+
+def as_condition(value: object, tracer: Tracer) -> Condition:
+    """A condition of this trace: a flag or a condition. Anything else is refused."""
+    if isinstance(value, Condition):
+        if value._tracer is not tracer:
+            raise tracer.refuse(
+                ForeignValueError(f"condition `{value._predicate}` belongs to another trace", loc=user_loc())
+            )
+        return value
+    if not isinstance(value, Traced):
+        raise tracer.refuse(
+            NotTracedError(
+                f"a condition is made of flags and of the step's conditions, not of {value!r}",
+                loc=user_loc(),
+                help="step.first, step.last, step.every(n), step.has(...), or a flag that an op gave",
+            )
+        )
+    definition = tracer.definition_of(value, "a condition")
+    if definition.type.base != "flag":
+        raise tracer.refuse(
+            NotTracedError(
+                f"a condition is made of flags: `{definition}` is of type {definition.type}",
+                loc=user_loc(),
+                notes=(Note("made here", definition.loc),),
+            )
+        )
+    return Condition(tracer, Flag(definition.name), (value,))
