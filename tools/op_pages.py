@@ -10,12 +10,12 @@ from .table import aligned
 
 
 def op_table(kinds: Iterable[OpKind]) -> str:
-    """One line for each row: name, operands, results, lane, doc."""
-    rows = [("op", "takes", "gives", "lane", "what it does")]
+    """One line for each row: name, operands, results, what does its work, doc."""
+    rows = [("op", "takes", "gives", "work on", "what it does")]
     for kind in kinds:
         takes = ", ".join(map(str, kind.operands))
         gives = ", ".join(map(str, kind.results))
-        rows.append((kind.name, takes, gives, kind.lane, kind.doc))
+        rows.append((kind.name, takes, gives, kind.device or kind.lane, kind.doc))
     return aligned(rows)
 
 
@@ -30,6 +30,7 @@ def op_page(kind: OpKind) -> str:
         ("awaits", ", ".join(kind.awaits)),
         ("declares", "its further effects, by `reads` and `writes`; absent, everything" if kind.declares else ""),
         ("lane", kind.lane),
+        ("work on", kind.device or "the lane"),
         ("returns", "when its work is finished" if kind.blocking else "at dispatch, before its work is finished"),
         ("may fail", "yes" if kind.may_fail else "no"),
         ("laws", ", ".join(kind.laws)),

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from steptrace_tools import cli, commands
-from steptrace_tools.command import Command
 
 from steptrace.diag.command import OutputNotWritableError
+from steptrace_tools import cli, commands
+from steptrace_tools.command import Command
 
 SCRIPT = Path(sys.executable).with_name("steptrace")
 
@@ -61,7 +61,10 @@ def test_each_command_shows_its_usage_and_examples(name: str, capsys):
         (["ops", "update", "extra"], "steptrace: `ops` does not take `extra`"),
         (["dump", "grpo", "--veiw=nest"], "steptrace: Unknown command line flag 'veiw'. Did you mean: view ?"),
         (["bench", "nothing"], "steptrace: there is no command `nothing` (try: phases, help)"),
-        (["help", "dmup"], "steptrace: there is no command `dmup` (try: programs, ops, dump, check, explain, run, new, help)"),
+        (
+            ["help", "dmup"],
+            "steptrace: there is no command `dmup` (try: programs, ops, dump, check, explain, run, new, help)",
+        ),
     ],
 )
 def test_wrong_usage_exits_2(arguments: list[str], message: str, capsys):

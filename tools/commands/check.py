@@ -12,9 +12,12 @@ def _run(operands: list[str], _: flags.FlagValues) -> int:
     from steptrace.lang.reference import resolve
 
     program = resolve(operands[0])
-    ops = sum(1 for _ in program.ops())
-    loops = sum(isinstance(node, Loop) for node in program.body)
-    print(f"ok: {program.name}: {_count(ops, 'op')}, {_count(loops, 'loop')}, {_count(len(program.resources), 'resource')}")
+    counts = (
+        (sum(1 for _ in program.ops()), "op"),
+        (sum(isinstance(node, Loop) for node in program.body), "loop"),
+        (len(program.resources), "resource"),
+    )
+    print(f"ok: {program.name}: {', '.join(_count(number, noun) for number, noun in counts)}")
     return 0
 
 

@@ -12,9 +12,24 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _run(_: list[str], values: flags.FlagValues) -> int:
-    from steptrace.lang.reference import built_in_programs
+    from steptrace.programs import NAMES
 
+    print("\n".join(NAMES) if values.names else _table())
     return 0
+
+
+def _table() -> str:
+    """One line for each program: name, parameters with their defaults, first line of its doc."""
+    from steptrace.programs import NAMES, load
+
+    from ..table import aligned
+
+    rows = [("program", "parameters", "what it is")]
+    for name in NAMES:
+        program = load(name)
+        parameters = ", ".join([*map(str, program.parameters), f"staleness={program.contract.staleness}"])
+        rows.append((name, parameters, program.doc.partition("\n")[0]))
+    return aligned(rows)
 
 
 COMMAND = Command(
