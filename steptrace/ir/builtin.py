@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from steptrace.ir.kind import REQUIRED, Attr, Given, Operand, OpKind
@@ -55,6 +56,7 @@ _DECLARED = (
     Attr("writes", tuple, doc="resources that the callback writes"),
 )
 _ESTIMATOR = Attr("estimator", str, "grpo", ESTIMATORS, doc="how rewards become advantages")
+_GROUP_ESTIMATOR = replace(_ESTIMATOR, choices=GROUP_ESTIMATORS)
 
 _ROWS = (
     OpKind(
@@ -141,7 +143,7 @@ _ROWS = (
     OpKind(
         "stream_mb",
         results=(_MADE_FROM_GROUPS, Given("last", "flag"), Given("exists", "flag")),
-        attrs=(_ESTIMATOR,),
+        attrs=(_GROUP_ESTIMATOR,),
         reads=("queue.groups", "queue.serving", "packer"),
         writes=("queue.groups", "queue.serving", "packer", "host[k]"),
         binds="reward",

@@ -82,6 +82,10 @@ class ProgramDef:
     doc: str
     loc: Loc
 
+    def trace(self, **params: AttrValue) -> Program:
+        """The program as IR; the same as ``steptrace.trace(program, **params)``."""
+        return trace(self, **params)
+
 
 @overload
 def program(function: StepFunction, /) -> ProgramDef: ...

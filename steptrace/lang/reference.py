@@ -60,7 +60,7 @@ def definition(name: str) -> ProgramDef:
 
 def split(reference: str) -> tuple[str, dict[str, AttrValue]]:
     """The name and the parameters of ``name{key=value, ...}``; values are numbers, true, false, or strings."""
-    head, brace, rest = reference.partition("{")
+    head, brace, _ = reference.partition("{")
     name = head.strip()
     if not re.fullmatch(r"[\w.]+(:\w+)?", name):
         raise _syntax(reference, 0, "expected the name of a program")

@@ -6,12 +6,13 @@ import difflib
 from collections.abc import Sequence
 from typing import NoReturn
 
+from steptrace.diag.base import SteptraceError
 from steptrace.diag.tracing import AttributeValueError, NotTracedError, UnknownOpError
-from steptrace.ir.builtin import BUILTIN, ESTIMATORS
+from steptrace.ir.builtin import BUILTIN
 from steptrace.ir.predicate import Every, First, Has, Last, MicroIs
 from steptrace.ir.program import Use
 from steptrace.ir.types import Type
-from steptrace.lang.attributes import positive
+from steptrace.lang.attributes import attributes, positive
 from steptrace.lang.carries import CarriedValue, declare
 from steptrace.lang.loops import Stream, TracedLoop
 from steptrace.lang.place import user_loc
@@ -86,12 +87,10 @@ class Step:
           estimator: how rewards become advantages; one that looks at one group only.
         """
         loc = self._tracer.require_open("`stream`")
-        if estimator not in ESTIMATORS:
-            raise self._tracer.refuse(
-                AttributeValueError(
-                    f"`estimator` of `stream` is one of {', '.join(ESTIMATORS)}, not {estimator!r}", loc=loc
-                )
-            )
+        try:
+            attributes(BUILTIN["stream_mb"], {"estimator": estimator}, loc)
+        except SteptraceError as error:
+            raise self._tracer.refuse(error) from None
         stream = Stream(self._tracer, estimator)
         self._tracer.expect(stream, "the stream", loc)
         return stream
