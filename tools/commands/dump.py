@@ -15,13 +15,13 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _run(operands: list[str], values: flags.FlagValues) -> int:
-    from steptrace.ir.nest import print_nest
+    from steptrace.ir.nest import nest_view
     from steptrace.ir.printer import print_program
     from steptrace.lang.reference import resolve
 
     from ..output import write_text
 
-    show = print_nest if values.view == "nest" else print_program
+    show = nest_view if values.view == "nest" else print_program
     write_text(show(resolve(operands[0])), values.output)
     return 0
 
