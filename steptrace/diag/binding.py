@@ -88,10 +88,12 @@ class UnknownRoleError(SteptraceError):
 class UnboundOpError(SteptraceError):
     """A user's op has no implementation here.
 
-    A program read from a `.st` file carries the declaration of its users' ops, not their Python. To run it, import
-    the module that defines the op, or bind the op by name.
+    A program read from a `.st` file carries the declaration of its users' ops, not their Python.
 
-        steptrace.run("job.st", bind={"length_penalty": length_penalty, ...})
+        steptrace.run("job.st", bind=parts)              # uses the op `length_penalty`: error[ST306]
+
+    Ways out: import the module that defines the op, or bind the op by name
+    (`bind={"length_penalty": length_penalty, ...}`).
     """
 
     code = "ST306"
@@ -100,9 +102,11 @@ class UnboundOpError(SteptraceError):
 class PartResultError(SteptraceError):
     """A part returned something of the wrong shape or type.
 
-    For example a rollout that returns 31 lists for 32 prompts, completions whose `logps` are shorter than their
-    `tokens`, or a reference whose log-probs have another shape than the micro-batch's tokens. The message names the
-    part, what came back and what was expected. Nothing of it was trained on.
+    The message names the part, what came back and what was expected. Nothing of it was trained on. For example a
+    rollout that returns 31 lists for 32 prompts, completions whose `logps` are shorter than their `tokens`, or a
+    reference whose log-probs have another shape than the micro-batch's tokens.
+
+    Way out: return what the protocol of the part says, `steptrace.Rollout` say.
     """
 
     code = "ST307"

@@ -11,6 +11,8 @@ class NoCheckpointError(SteptraceError):
     `--resume` continues from the newest complete checkpoint below `OUT/checkpoints`; there is none. Checkpoints are
     written by the program's `save_checkpoint`, so a run that was stopped before the first one has to start again.
 
+        steptrace run grpo --out runs/new --resume       # error[ST500]
+
     Way out: run without `--resume`, or name the folder that the first run was given as `--out`.
     """
 
@@ -22,6 +24,9 @@ class BrokenCheckpointError(SteptraceError):
 
     A checkpoint is written beside its place and moved there when it is complete, so a run that was killed while
     saving leaves no broken one; a full disk, a copy that was interrupted, or an edit does. Nothing was restored.
+
+        truncate -s 100 runs/a/checkpoints/10/manifest.json
+        steptrace run grpo --out runs/a --resume         # error[ST501]
 
     Way out: delete the folder that the message names and resume from the one before it.
     """
@@ -35,6 +40,9 @@ class OtherProgramError(SteptraceError):
     Parameters of the program count (`grpo{prompts=16}` is another program than `grpo`), source lines do not. To go
     on with other parameters is another experiment: start it from the old run's weights instead.
 
+        steptrace run grpo --out runs/a
+        steptrace run 'grpo{prompts=16}' --out runs/a --resume     # error[ST502]
+
     Way out: resume with the program that the message names.
     """
 
@@ -44,6 +52,9 @@ class OtherProgramError(SteptraceError):
 class OtherModelError(SteptraceError):
     """The checkpoint holds the parameters of another model: other names, shapes or dtypes.
 
+        steptrace.run(grpo, bind={"trainer": two_layers, ...}, steps=10, out="runs/a")
+        steptrace.run(grpo, bind={"trainer": four_layers, ...}, steps=20, out="runs/a", resume=True)    # error[ST503]
+
     Way out: resume with the model of the first run.
     """
 
@@ -52,6 +63,9 @@ class OtherModelError(SteptraceError):
 
 class OtherSeedError(SteptraceError):
     """The checkpoint was written by a run with another seed, so its draws could not be continued.
+
+        steptrace run grpo --seed 1 --out runs/a
+        steptrace run grpo --seed 2 --out runs/a --resume          # error[ST504]
 
     Way out: resume with `--seed` as in the first run.
     """
@@ -64,6 +78,8 @@ class UnwritableOutError(SteptraceError):
 
     Checked before step 0, so that no work is lost.
 
+        steptrace run grpo --out /proc/run               # error[ST505]
+
     Way out: name a folder that exists or can be made, with the right to write and room on the disk.
     """
 
@@ -74,6 +90,9 @@ class OutInUseError(SteptraceError):
     """The output folder already holds the checkpoints of a run, and this one does not resume it.
 
     Two runs in one folder would mix their records.
+
+        steptrace run grpo --out runs/a
+        steptrace run grpo --out runs/a                  # error[ST506]
 
     Ways out: `--resume` to continue it, another `--out`, or delete the folder.
     """

@@ -8,7 +8,8 @@ from steptrace.diag.base import SteptraceError
 class EmptyStepError(SteptraceError):
     """A step came to its `update` without a single micro-batch, and the program declares `empty="error"`.
 
-    Every group of the step was dropped or filtered away. An update on nothing is never made.
+    Every group of the step was dropped or filtered away, for example by a user's op that keeps groups whose rewards
+    differ, when no group's do. An update on nothing is never made.
 
     Ways out: `@steptrace.program(empty="skip")` skips the update of such a step and trains on; or find out why
     no group was left (`steptrace.run` records `groups` for each step).
@@ -33,7 +34,9 @@ class UnpublishedWeightsError(SteptraceError):
     """Generation asked for weights that no sync has published.
 
     The rollouts of step k are made with the weights that step k-1-staleness published. The message names the step
-    and the index. This is a bug in a hand-edited schedule: the checks refuse such a program before it runs.
+    and the index. For example a `.st` file in which the `sync_weights` before step 0 was deleted by hand.
+
+    Way out: let a sync stand before the first `dispatch` that reads its weights.
     """
 
     code = "ST312"
@@ -57,6 +60,12 @@ class MixedGroupsError(SteptraceError):
 
     Groups are known by their ids. An op on groups may leave some out and may change what they carry; it may not
     invent ids or give one id twice, since rewards and advantages would then be attached to other samples.
+
+        @steptrace.op(takes=("groups",), gives="groups")
+        def twice(groups):
+            return [*groups, *groups]            # error[ST314]
+
+    Way out: return the groups that came in, or some of them.
     """
 
     code = "ST314"
