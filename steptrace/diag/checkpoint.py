@@ -25,7 +25,7 @@ class BrokenCheckpointError(SteptraceError):
     A checkpoint is written beside its place and moved there when it is complete, so a run that was killed while
     saving leaves no broken one; a full disk, a copy that was interrupted, or an edit does. Nothing was restored.
 
-        truncate -s 100 runs/a/checkpoints/10/manifest.json
+        truncate -s 100 runs/a/checkpoints/00000010/manifest.json
         steptrace run grpo --out runs/a --resume         # error[ST501]
 
     Way out: delete the folder that the message names and resume from the one before it.
