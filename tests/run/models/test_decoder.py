@@ -21,13 +21,18 @@ def model():
     return Decoder(CONFIG, seed=3)
 
 
-@nnx.jit
-def forward(model, tokens, positions, segments):
-    return model(tokens, positions, segments)
+GRAPH = nnx.split(Decoder(CONFIG))[0]
 
 
-prefill = nnx.jit(Decoder.prefill, static_argnames="capacity")
-decode = nnx.jit(Decoder.decode)
+def jitted(method, **options):
+    """``method(model, ...)`` jitted on the model's split state."""
+    run = jax.jit(lambda params, *args, **static: method(nnx.merge(GRAPH, params), *args, **static), **options)
+    return lambda model, *args, **static: run(nnx.state(model), *args, **static)
+
+
+forward = jitted(Decoder.__call__)
+prefill = jitted(Decoder.prefill, static_argnames="capacity")
+decode = jitted(Decoder.decode)
 
 
 def draw_tokens(seed, *shape):
@@ -152,7 +157,7 @@ def test_cached_decoding_equals_the_full_forward(model, bucket):
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = prompt
     lengths = jnp.array([6, 2])
-    logits, cache = prefill(model, jnp.asarray(tokens), lengths, bucket + 5)
+    logits, cache = prefill(model, jnp.asarray(tokens), lengths, capacity=bucket + 5)
     steps = [logits]
     for t in range(5):
         logits, cache = decode(model, jnp.asarray(more[:, t]), lengths + t, cache, bucket + t)
@@ -164,14 +169,14 @@ def test_cached_decoding_equals_the_full_forward(model, bucket):
 
 def test_control_decoding_at_a_wrong_position_differs(model):
     prompt, token = draw_tokens(8, 1, 6), jnp.asarray(draw_tokens(9, 1))
-    _, cache = prefill(model, jnp.asarray(prompt), jnp.array([6]), 8)
+    _, cache = prefill(model, jnp.asarray(prompt), jnp.array([6]), capacity=8)
     right, _ = decode(model, token, jnp.array([6]), cache, 6)
     wrong, _ = decode(model, token, jnp.array([9]), cache, 6)
     assert np.abs(right - wrong).max() > 1e-3
 
 
 def test_a_repeated_cache_keeps_the_samples_of_a_prompt_together(model):
-    _, cache = prefill(model, jnp.asarray(draw_tokens(8, 2, 6)), jnp.array([6, 4]), 8)
+    _, cache = prefill(model, jnp.asarray(draw_tokens(8, 2, 6)), jnp.array([6, 4]), capacity=8)
     repeated = cache.repeat(3)
     np.testing.assert_array_equal(repeated.valid.sum(axis=1), [6, 6, 6, 4, 4, 4])
     np.testing.assert_array_equal(repeated.keys[1][2], cache.keys[1][0])

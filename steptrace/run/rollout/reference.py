@@ -1,0 +1,73 @@
+"""The frozen reference policy: log-probs of micro-batches under parameters that never change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import chex
+import jax
+import numpy as np
+from steptrace_kernels.logps.dense import dense_logps
+
+from steptrace.diag.rollout import SamplingOptionError
+from steptrace.lang.records import MicroBatch
+from steptrace.run.models.split import SplitModel, split_model
+from steptrace.run.rollout.weights import owned_copy
+
+
+class _HasLogp(Protocol):
+    """A result that carries log-probs."""
+
+    @property
+    def logp(self) -> jax.Array: ...
+
+
+class FrozenReference:
+    """Log-probs of packed sequences under a copy of a model's parameters.
+
+    Satisfies ``steptrace.lang.parts.Reference``. The copy is taken when it is constructed: a trainer that
+    donates or updates the original does not touch it.
+
+    Args:
+      model: a flax model ``model(tokens, positions, segment_ids) -> logits``, or a :class:`SplitModel`.
+      temperature: the one the completions are sampled with; all log-probs of a step use the same.
+      logps_fn: ``logps_fn(logits, tokens, segment_ids, temperature=...)`` with a result that has ``logp``.
+
+    Raises:
+      SamplingOptionError: ST477, the temperature is not finite and above 0.
+    """
+
+    def __init__(
+        self, model: Any, *, temperature: float = 1.0, logps_fn: Callable[..., _HasLogp] = dense_logps
+    ) -> None:
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise SamplingOptionError(f"temperature is {temperature}, for log-probs it must be finite and above 0")
+        split = model if isinstance(model, SplitModel) else split_model(model)
+        self._params, self._rest = owned_copy((split.params, split.rest))
+        self._traces = 0
+
+        def traced(
+            params: Any, rest: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array
+        ) -> jax.Array:
+            self._traces += 1
+            logits = split.build(params, rest)(tokens, positions, segment_ids)
+            return logps_fn(logits, tokens, segment_ids, temperature=temperature).logp
+
+        self._jitted = jax.jit(traced)
+
+    def logps(self, micro_batch: MicroBatch) -> jax.Array:
+        """float32 [rows, length]: log-prob of each token given those before it in its segment.
+
+        0 on the first token of a sequence and on padding. Returns at dispatch.
+        """
+        arrays = [np.asarray(micro_batch.arrays[name]) for name in ("tokens", "positions", "segment_ids")]
+        chex.assert_rank(arrays, 2)
+        chex.assert_equal_shape(arrays)
+        logps: jax.Array = self._jitted(self._params, self._rest, *arrays)
+        return logps
+
+    def info(self) -> Mapping[str, Any]:
+        """``compiles``: how often the log-probs were compiled so far."""
+        return {"compiles": {"logps": self._traces}}
