@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -90,7 +89,7 @@ def task_names() -> list[str]:
 
 
 def load_task(
-    name: str, *, size: int = 2000, held_out: int = 200, seed: int = 0, held_out_share: float = 0.2, **config: Any
+    name: str, *, size: int = 4000, held_out: int = 200, seed: int = 0, held_out_share: float = 0.2, **config: Any
 ) -> Task:
     """A task of reasoning-gym by name.
 
@@ -144,7 +143,7 @@ def _distinct(name: str, dataset: Any) -> Iterator[Prompt]:
     seen: set[str] = set()
     stale = 0
     for index in range(len(dataset)):
-        entry = dataset[index]
+        entry = _entry(name, dataset, index)
         text = entry["question"]
         stale += 1
         if text not in seen:
@@ -154,6 +153,18 @@ def _distinct(name: str, dataset: Any) -> Iterator[Prompt]:
         # Of n equally likely questions one stays unseen through 4n draws with probability exp(-4).
         if stale > 4 * len(seen) + 100:
             return
+
+
+def _entry(name: str, dataset: Any, index: int) -> Any:
+    """One item of the dataset; some settings show only here that nothing can be made with them."""
+    try:
+        return dataset[index]
+    except SteptraceError:
+        raise
+    except Exception as error:
+        raise TaskConfigError(
+            f"dataset {name!r} could not make its item {index}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _dataset(name: str, *, budget: int, seed: int, config: Mapping[str, Any]) -> Any:
@@ -179,13 +190,14 @@ def _dataset(name: str, *, budget: int, seed: int, config: Mapping[str, Any]) ->
 
 def _gym(module: str) -> ModuleType:
     """A module of reasoning-gym, with all datasets registered."""
-    if importlib.util.find_spec("reasoning_gym") is None:
-        raise TasksMissingError(
-            "the tasks need the package reasoning-gym, which is not installed",
-            help="python -m pip install 'steptrace[tasks]'",
-        )
     _stand_in_for_pycosat()
-    importlib.import_module("reasoning_gym")
+    try:
+        importlib.import_module("reasoning_gym")
+    except ImportError as error:
+        raise TasksMissingError(
+            f"the tasks need the package reasoning-gym, and it cannot be imported: {error}",
+            help="python -m pip install 'steptrace[tasks]'",
+        ) from error
     return importlib.import_module(module)
 
 
@@ -195,8 +207,14 @@ def _stand_in_for_pycosat() -> None:
     reasoning-gym imports pycosat for all datasets, and uses it for logic puzzles only; it is built from source
     and needs a C compiler.
     """
-    if "pycosat" in sys.modules or importlib.util.find_spec("pycosat") is not None:
-        return
+    try:
+        importlib.import_module("pycosat")
+    except ImportError:
+        sys.modules["pycosat"] = _pycosat()
+
+
+def _pycosat() -> ModuleType:
+    """A module with pycosat's two functions, both of which refuse."""
 
     def refuse(*_: object, **__: object) -> None:
         raise SolverMissingError(
@@ -206,4 +224,4 @@ def _stand_in_for_pycosat() -> None:
 
     module = ModuleType("pycosat", "Stands in for the SAT solver, which is not installed.")
     module.solve = module.itersolve = refuse  # type: ignore[attr-defined]
-    sys.modules["pycosat"] = module
+    return module
