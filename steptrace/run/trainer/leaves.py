@@ -1,0 +1,69 @@
+"""The trainer's jitted leaves, and how often each was traced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from steptrace.run.models.split import SplitModel
+from steptrace.run.trainer.accumulate import Loss, fwd_bwd_leaf, zeros
+from steptrace.run.trainer.batch import Batch
+from steptrace.run.trainer.update import update_leaf
+
+
+class Leaves:
+    """Jitted leaves on split state.
+
+    Attributes:
+      traces: how often each leaf was traced, by name; it stands still after warm-up.
+      copy: a tree, copied; what comes out shares no buffer with what went in.
+      fwd_bwd: see `accumulate.fwd_bwd_leaf`; donates the accumulator.
+      logps: ``f(params, rest, arrays)`` gives float32 [rows, length].
+    """
+
+    def __init__(self, split: SplitModel, loss: Loss, logps_fn: Callable[..., Any] | None) -> None:
+        self.traces: Counter[str] = Counter()
+        self.copy = self._jit("copy", lambda tree: jax.tree.map(_strong, tree))
+        self.fwd_bwd = self._jit("fwd_bwd", fwd_bwd_leaf(split, loss), donate=(0,))
+        self.logps = None if logps_fn is None else self._jit("old_logps", _logps_leaf(split, logps_fn))
+
+    def init(self, optimizer: optax.GradientTransformation, params: Any) -> Any:
+        """The optimizer's initial state, in arrays of its own."""
+        return self.copy(self._jit("init", optimizer.init)(params))
+
+    def zeros(self, names: tuple[str, ...]) -> Any:
+        """The leaf of `accumulate.zeros`: an accumulator of nothing, like the parameters."""
+        return self._jit("zeros", lambda params: zeros(params, names))
+
+    def update(self, optimizer: optax.GradientTransformation, names: tuple[str, ...], count_skips: bool) -> Any:
+        """The leaf of `update.update_leaf`; donates parameters, optimizer state and accumulator."""
+        return self._jit("update", update_leaf(optimizer, names, count_skips=count_skips), donate=(0, 1, 2))
+
+    def _jit(self, name: str, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Any:
+        def leaf(*args: Any) -> Any:
+            self.traces[name] += 1
+            return function(*args)
+
+        leaf.__name__ = name
+        return jax.jit(leaf, donate_argnums=donate)
+
+
+def _logps_leaf(split: SplitModel, logps_fn: Callable[..., Any]) -> Callable[..., jax.Array]:
+    def logps(params: Any, rest: Any, arrays: dict[str, jax.Array]) -> jax.Array:
+        out: jax.Array = logps_fn(split.build(params, rest), Batch(arrays))
+        return out.astype(jnp.float32)
+
+    return logps
+
+
+def _strong(leaf: Any) -> jax.Array:
+    """A copy with a dtype of its own: a weakly typed leaf would compile once more after the first update."""
+    array = jnp.copy(leaf)
+    return (
+        array if jnp.issubdtype(array.dtype, jax.dtypes.extended) else jax.lax.convert_element_type(array, array.dtype)
+    )

@@ -1,0 +1,299 @@
+"""The trainer: owns parameters, accumulator and optimizer state, and runs jitted leaves on them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from steptrace.diag.training import (
+    LossError,
+    NoLogpsError,
+    NothingAccumulatedError,
+    OpenAccumulationError,
+    TrainerSettingError,
+    UnfinishedStepError,
+)
+from steptrace.lang.records import MicroBatch
+from steptrace.run.digest import tree_digest
+from steptrace.run.models.split import SplitModel, split_model
+from steptrace.run.trainer.accumulate import Loss, loss_sums
+from steptrace.run.trainer.batch import Signature, check_arrays, owned, signature
+from steptrace.run.trainer.checkpoint import fingerprint, load_state, save_state
+from steptrace.run.trainer.leaves import Leaves
+from steptrace.run.trainer.metrics import Record, merged
+from steptrace.run.trainer.update import check_optimizer
+
+
+class JaxTrainer:
+    """Trains any flax model with any optax transform and any loss that gives ``(sum, count, aux)``.
+
+    Gradients are added up as un-normalised sums and divided once, in ``update``, by the total count, so the
+    update does not depend on how the samples of a step are split or packed. ``fwd_bwd`` and ``update`` return
+    at dispatch. An update whose gradient norm is not finite, or whose count is 0, is skipped on the device: the
+    accumulator is cleared, parameters, moments and the model's other state stay bit for bit what they were,
+    and the record says so (``skipped``).
+
+    The trainer works on copies: the model keeps its arrays.
+
+    Attributes:
+      split: the model taken apart; ``split.build(weights, split.rest)`` is a callable model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: optax.GradientTransformation,
+        loss: Loss,
+        *,
+        linen_variables: Mapping[str, Any] | None = None,
+        linen_rngs: Mapping[str, jax.Array] | None = None,
+        wrt: Any = nnx.Param,
+        logps_fn: Callable[[Any, Mapping[str, jax.Array]], jax.Array] | None = None,
+        count_skips: bool = False,
+        in_flight: int = 32,
+        max_records: int = 1024,
+    ) -> None:
+        """Make a trainer; nothing of the loss is compiled yet.
+
+        Args:
+          model: a flax NNX module, a linen module with ``linen_variables``, or a `SplitModel`.
+          optimizer: an optax transform; clipping and schedules belong into it. It gets the mean loss as ``value``.
+          loss: ``loss(model, batch)`` gives the sum of the loss terms, their number, and metrics as (sum, weight).
+          linen_variables, linen_rngs, wrt: see `split_model`.
+          logps_fn: ``logps_fn(model, batch)`` gives log-probs [rows, length] for ``old_logps``; by default the
+            loss's method ``logps``, when it has one.
+          count_skips: whether the count of learning-rate schedules also moves with an update that was skipped
+            because its gradient was not finite. Off, it moves once per applied update. Either way an update
+            on nothing (count 0) does not move it, nor does any skip move the count of Adam's bias correction.
+          in_flight: how many micro-batches may be dispatched and not yet computed; beyond it ``fwd_bwd`` waits.
+          max_records: how many updates' metrics are kept for ``get_metrics``; the oldest go first, and are counted.
+
+        Raises:
+          ModelError, OptimizerError, TrainerSettingError: a part cannot be used.
+        """
+        if in_flight < 1 or max_records < 1:
+            raise TrainerSettingError(f"in_flight={in_flight} and max_records={max_records} must be at least 1")
+        if not callable(loss):
+            raise LossError(f"a loss is called as loss(model, batch); a {type(loss).__name__} cannot be called")
+        if not isinstance(model, SplitModel):
+            model = split_model(model, linen_variables=linen_variables, linen_rngs=linen_rngs, wrt=wrt)
+        check_optimizer(optimizer, model.params)
+        self.split: SplitModel = model
+        self._sums = loss_sums(model, loss)
+        self._leaves = Leaves(model, loss, logps_fn or getattr(loss, "logps", None))
+        self._optimizer, self._count_skips = optimizer, count_skips
+        self._params = self._leaves.copy(model.params)
+        self._state = self._leaves.init(optimizer, self._params)
+        self._rest = self._new_rest = self._leaves.copy(model.rest)
+        self._applied = jnp.zeros((), jnp.int32)
+        self._acc: Any = None
+        self._names: tuple[str, ...] = ()
+        self._zeros: Any = None
+        self._update: Any = None
+        self._signatures: set[Signature] = set()
+        self._step: int | None = None
+        self._waiting: deque[jax.Array] = deque()
+        self._in_flight = in_flight
+        self._records: deque[Record] = deque(maxlen=max_records)
+        self._dropped = 0
+
+    def fwd_bwd(self, micro_batch: MicroBatch) -> None:
+        """Add this micro-batch's gradient sums to the accumulator; returns at dispatch.
+
+        Host arrays are copied: the caller may reuse its buffers at once.
+
+        Raises:
+          UnfinishedStepError: it belongs to another step than what is accumulated.
+          MicroBatchError, MissingArrayError, LossError: before anything is compiled.
+        """
+        if self._step is not None and micro_batch.step != self._step:
+            raise UnfinishedStepError(
+                f"a micro-batch of step {micro_batch.step} came before the update of step {self._step}",
+                help="call update once all micro-batches of a step are in",
+            )
+        arrays = self._checked(micro_batch)
+        if self._acc is None:
+            self._acc = self._zeros(self._params)
+        self._acc, self._new_rest, token = self._leaves.fwd_bwd(self._acc, self._params, self._new_rest, arrays)
+        self._step = micro_batch.step
+        self._waiting.append(token)
+        if len(self._waiting) > self._in_flight:
+            self._waiting.popleft().block_until_ready()
+
+    def update(self) -> None:
+        """Divide the accumulated sums by the total count, apply the optimizer once, clear; returns at dispatch.
+
+        Raises:
+          NothingAccumulatedError: no ``fwd_bwd`` since the last update.
+        """
+        if self._step is None:
+            raise NothingAccumulatedError(
+                "update was called with no micro-batch since the last update",
+                help="one update per step, after its fwd_bwd calls",
+            )
+        record = self._apply_update(self._acc, self._new_rest)
+        self._dropped += len(self._records) == self._records.maxlen
+        self._records.append(Record(self._step, self._names, record))
+        self._step = None
+
+    def get_metrics(self) -> dict[str, float]:
+        """Metrics of all updates since the last call, see `metrics.merged`; waits for them; empties the buffer.
+
+        Empty when there was no update. ``dropped_records`` is there when more than ``max_records`` had piled up.
+        """
+        records, dropped = list(self._records), self._dropped
+        self._records.clear()
+        self._dropped = 0
+        return merged(records) | ({"dropped_records": float(dropped)} if dropped else {})
+
+    def get_records(self) -> list[dict[str, float]]:
+        """As `get_metrics`, but one mapping for each update, in order."""
+        records = list(self._records)
+        self._records.clear()
+        self._dropped = 0
+        return [merged([record]) for record in records]
+
+    def weights(self) -> tuple[Any, int]:
+        """A copy of the parameters that no later update touches, and the number of updates applied to them.
+
+        Waits for the last update, since only the device knows whether it was skipped. After a skipped update
+        the version is what it was, and so are the weights.
+        """
+        copied = self._leaves.copy(self._params)
+        return copied, self.updates_applied
+
+    def old_logps(self, micro_batch: MicroBatch) -> jax.Array:
+        """Log-probs of the micro-batch's tokens under the present parameters; returns at dispatch.
+
+        Returns:
+          float32 [rows, length], 0 on the first token of each sequence and on padding.
+
+        Raises:
+          NoLogpsError: neither the loss nor ``logps_fn`` makes log-probs.
+          MicroBatchError, MissingArrayError: before anything is compiled.
+        """
+        if self._leaves.logps is None:
+            raise NoLogpsError("this trainer cannot make log-probs: its loss has no method `logps`")
+        check_arrays(micro_batch.arrays, _named(micro_batch))
+        logps: jax.Array = self._leaves.logps(self._params, self._rest, owned(micro_batch.arrays))
+        return logps
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """Write parameters, optimizer state, other model state and the version below ``directory``.
+
+        Complete and on disk when it returns.
+
+        Raises:
+          OpenAccumulationError: gradients are accumulated.
+          StateNotWrittenError: the folder cannot be written, or holds a trainer's state already.
+        """
+        if self._step is not None:
+            raise OpenAccumulationError(
+                f"a checkpoint was asked for while gradients of step {self._step} are accumulated",
+                help="update first, then save",
+            )
+        save_state(Path(directory), self._saved())
+
+    def restore_checkpoint(self, directory: Path) -> None:
+        """Read back what ``save_checkpoint`` wrote; drops accumulated gradients and metrics not yet fetched.
+
+        Raises:
+          DamagedStateError, OtherModelError: the trainer is unchanged.
+        """
+        saved = load_state(Path(directory), self._saved())
+        self._params, self._state = saved["params"], saved["optimizer"]
+        self._rest = self._new_rest = saved["rest"]
+        self._applied = saved["applied"]
+        self._acc, self._step = None, None
+        self._waiting.clear()
+        self._records.clear()
+        self._dropped = 0
+
+    def compile(self, micro_batch: MicroBatch) -> None:
+        """Compile what a micro-batch of this form needs, and wait for it; trains nothing and changes no state."""
+        arrays = self._checked(micro_batch)
+        jax.block_until_ready(self._leaves.fwd_bwd(self._zeros(self._params), self._params, self._rest, arrays))
+        # An update on nothing gives back all state as it was, so the real buffers can go through it.
+        jax.block_until_ready(self._apply_update(self._zeros(self._params), self._rest, keep=True))
+        if self._leaves.logps is not None:
+            jax.block_until_ready(self.old_logps(micro_batch))
+
+    def info(self) -> dict[str, Any]:
+        """What the trainer can do and is: host data only, waits for nothing.
+
+        Returns:
+          ``capabilities`` (names of optional verbs and features to flags), ``compiles`` (how often each leaf was
+          traced), ``parameters`` (how many numbers), ``parameter_bytes``, ``fingerprint`` (of the parameters'
+          paths, shapes and dtypes).
+        """
+        leaves = jax.tree.leaves(self._params)
+        return {
+            "capabilities": {
+                "old_logps": self._leaves.logps is not None,
+                "save_checkpoint": True,
+                "update_token": True,
+                "stage_before_update": False,
+            },
+            "compiles": dict(self._leaves.traces),
+            "parameters": sum(leaf.size for leaf in leaves),
+            "parameter_bytes": sum(leaf.nbytes for leaf in leaves),
+            "fingerprint": fingerprint(self._params),
+        }
+
+    @property
+    def updates_applied(self) -> int:
+        """How many updates were applied: the version of the parameters. Waits for the last update."""
+        return int(self._applied)
+
+    @property
+    def last_update_token(self) -> jax.Array:
+        """A scalar that is ready once the last update has landed; nothing donates it."""
+        return self._applied
+
+    def params_digest(self) -> str:
+        """SHA-256 over the parameters in the order of their sorted paths, with paths, shapes and dtypes; waits."""
+        return tree_digest(self._params)
+
+    def _checked(self, micro_batch: MicroBatch) -> dict[str, Any]:
+        """The arrays for a leaf; a form not seen before is checked, against the loss too, before it compiles."""
+        form = signature(micro_batch.arrays)
+        if form not in self._signatures:
+            check_arrays(micro_batch.arrays, _named(micro_batch))
+            _, (_, aux, _) = jax.eval_shape(self._sums, self._params, self._rest, dict(micro_batch.arrays))
+            self._set_names(tuple(sorted(aux)))
+            self._signatures.add(form)
+        return owned(micro_batch.arrays)
+
+    def _set_names(self, names: tuple[str, ...]) -> None:
+        """Fix the metrics' names with the first micro-batch; the leaves that depend on them are made then."""
+        if self._update is None:
+            self._names = names
+            self._zeros = self._leaves.zeros(names)
+            self._update = self._leaves.update(self._optimizer, names, self._count_skips)
+        elif names != self._names:
+            raise LossError(f"the loss reports {', '.join(names)}, and reported {', '.join(self._names)} before")
+
+    def _apply_update(self, acc: Any, new_rest: Any, *, keep: bool = False) -> jax.Array:
+        """Run the update leaf on the trainer's state; gives the record."""
+        out = self._update(self._params, self._state, acc, self._rest, new_rest, self._applied)
+        self._params, self._state, self._applied = out.params, out.optimizer, out.applied
+        self._rest = out.rest
+        if not keep:
+            self._acc, self._new_rest = out.acc, out.rest
+        record: jax.Array = out.record
+        return record
+
+    def _saved(self) -> dict[str, Any]:
+        """All state that a checkpoint holds."""
+        return {"params": self._params, "optimizer": self._state, "rest": self._rest, "applied": self._applied}
+
+
+def _named(micro_batch: MicroBatch) -> str:
+    return f"micro-batch {micro_batch.index} of step {micro_batch.step}"
