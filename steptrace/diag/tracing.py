@@ -77,7 +77,7 @@ class LoopLeftError(SteptraceError):
 
 
 class LoopReusedError(SteptraceError):
-    """A traced loop was run over twice, or never.
+    """A traced loop was run over twice.
 
     Example::
 
@@ -87,8 +87,7 @@ class LoopReusedError(SteptraceError):
         for mb in mbs:                       # ST105
             step.fwd_bwd(mb)
 
-    Ways out: call `step.micro_batches(batch)` for each `for`; drop a loop, a stream or a condition that
-    is not used.
+    Ways out: call `step.micro_batches(batch)` for each `for`.
     """
 
     code = "ST105"
@@ -389,3 +388,17 @@ class NotAProgramError(SteptraceError):
     """
 
     code = "ST124"
+
+
+class UnusedError(SteptraceError):
+    """A loop, a stream or a condition was made and not used, so that what follows it is not part of it.
+
+    Example::
+
+        step.every(10)                       # ST125: `with` is missing
+        step.save_checkpoint()
+
+    Ways out: `with step.every(10):`, `for mb in step.micro_batches(batch):`; or drop it.
+    """
+
+    code = "ST125"

@@ -21,7 +21,7 @@ def declare(tracer: Tracer, name: str, init: float) -> CarriedValue:
     tracer.names.fresh(name)
     tracer.carries.append(Carry(name, float(init), loc))
     carried = CarriedValue(tracer, name, loc)
-    tracer.expect(carried, f"carry `{name}` is declared and", loc)
+    tracer.expect(carried, CarryError(f"carry `{name}` is never set", loc=loc))
     return carried
 
 

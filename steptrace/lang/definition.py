@@ -20,19 +20,12 @@ from steptrace.ir.effects import effects_of
 from steptrace.ir.program import Contract, Node, Op, Program, Result, ops_of
 from steptrace.ir.resource import ANY, Resource
 from steptrace.ir.types import AttrValue, Type
+from steptrace.ir.verify import verify
 from steptrace.lang.attributes import TYPE_NAMES, fitted
 from steptrace.lang.place import loc_of, user_loc
 from steptrace.lang.resources import find
 from steptrace.lang.step import Step
 from steptrace.lang.tracer import ACTIVE, Tracer
-
-try:
-    from steptrace.ir.verify import verify
-except ImportError:  # until it lands
-
-    def verify(program: Program) -> None:
-        """Nothing yet."""
-
 
 _OPTIONS = tuple(option.name for option in fields(Contract))
 _MISSING = inspect.Parameter.empty

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from steptrace.diag.base import Note
 from steptrace.diag.loc import Loc
-from steptrace.diag.tracing import LoopReusedError
+from steptrace.diag.tracing import LoopReusedError, UnusedError
 from steptrace.ir.program import LoopKind, Use
 from steptrace.lang.place import user_frame, user_loc
 from steptrace.lang.tracer import OpenLoop, Tracer
@@ -45,7 +45,7 @@ class TracedLoop:
         self._over = over
         self._count = count
         self._began: Loc | None = None
-        tracer.expect(self, f"loop `{kind}`", user_loc())
+        tracer.expect(self, UnusedError(f"loop `{kind}` is never run over", loc=user_loc()))
 
     def __iter__(self) -> Iterator[Traced]:
         """The value of the one pass that is traced."""

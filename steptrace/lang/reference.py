@@ -14,6 +14,7 @@ from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import ProgramImportError, ProgramReferenceError, UnknownProgramError
 from steptrace.ir.program import Program
 from steptrace.ir.types import AttrValue
+from steptrace.ir.verify import verify
 from steptrace.lang.definition import ProgramDef, trace
 
 _PARAMETER = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>\"[^\"]*\"|'[^']*'|[^\s,{}\"'=]+)\s*(?:,|$)")
@@ -133,6 +134,9 @@ def _read(path: str) -> str:
 
 
 def _parsed(text: str, file: str) -> Program:
-    from steptrace.ir.parser import parse_program
+    # Most programs are traced: the parser loads when a text is read.
+    from steptrace.ir.parser import parse
 
-    return parse_program(text, file)
+    parsed = parse(text, file)
+    verify(parsed.program, parsed.places)
+    return parsed.program

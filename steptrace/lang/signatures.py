@@ -27,20 +27,15 @@ def recorded(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, 
     """``method``, refusing calls that do not fit its signature with the user's line."""
     signature = inspect.signature(method)
     name = method.__name__
-    shown = ", ".join(str(parameter) for parameter in list(signature.parameters.values())[1:])
+    shown = ", ".join(str(parameter) for parameter in list(signature.parameters.values())[1:]).replace("'", "")
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             signature.bind(self, *args, **kwargs)
         except TypeError as error:
-            misuse = OpCallError(f"`{name}`: {error}", loc=user_loc(), help=f"step.{name}({_plain(shown)})")
+            misuse = OpCallError(f"`{name}`: {error}", loc=user_loc(), help=f"step.{name}({shown})")
             raise self._tracer.refuse(misuse) from None
         return method(self, *args, **kwargs)
 
     return call
-
-
-def _plain(signature: str) -> str:
-    """The signature without quotes around its annotations."""
-    return signature.replace("'", "")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from steptrace.diag.base import SteptraceError
-from steptrace.diag.tracing import AttributeValueError, NotTracedError, UnknownOpError
+from steptrace.diag.tracing import AttributeValueError, NotTracedError, UnknownOpError, UnusedError
 from steptrace.ir.builtin import BUILTIN
 from steptrace.ir.predicate import Every, First, Has, Last, MicroIs
 from steptrace.ir.program import Use
@@ -92,7 +92,7 @@ class Step:
         except SteptraceError as error:
             raise self._tracer.refuse(error) from None
         stream = Stream(self._tracer, estimator)
-        self._tracer.expect(stream, "the stream", loc)
+        self._tracer.expect(stream, UnusedError("the stream is never used", loc=loc))
         return stream
 
     # Loops
@@ -260,7 +260,7 @@ class Step:
     def every(self, period: int) -> Condition:
         """``with step.every(n):`` the last of each ``n`` steps."""
         condition = Condition(self._tracer, Every(self._positive("a period", period)))
-        self._tracer.expect(condition, f"condition `every {period}`", user_loc())
+        self._tracer.expect(condition, UnusedError(f"condition `every {period}` is never used", loc=user_loc()))
         return condition
 
     @recorded
@@ -270,7 +270,7 @@ class Step:
         given = as_condition(condition, self._tracer)
         self._tracer.settle(given)
         chosen = Condition(self._tracer, given._predicate, given._flags)
-        self._tracer.expect(chosen, f"condition `{given._predicate}`", user_loc())
+        self._tracer.expect(chosen, UnusedError(f"condition `{given._predicate}` is never used", loc=user_loc()))
         return chosen
 
     # Over steps

@@ -11,7 +11,6 @@ from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import (
     ForeignValueError,
     LoopLeftError,
-    LoopReusedError,
     NotTracedError,
     OperandError,
     OpNameClashError,
@@ -80,7 +79,7 @@ class Tracer:
         self.closed = False
         self._loops: list[OpenLoop] = []
         self._conditions: list[Predicate] = []
-        self._pending: dict[int, tuple[object, str, Loc]] = {}
+        self._pending: dict[int, tuple[object, SteptraceError]] = {}
 
     def refuse(self, error: SteptraceError) -> SteptraceError:
         """Keep the first error of the trace; returns ``error`` to be raised."""
@@ -254,9 +253,9 @@ class Tracer:
         if self._conditions:
             self._conditions.pop()
 
-    def expect(self, thing: object, what: str, loc: Loc) -> None:
-        """``thing`` (a loop, a stream, a condition) must be used before the trace ends."""
-        self._pending[id(thing)] = (thing, what, loc)
+    def expect(self, thing: object, otherwise: SteptraceError) -> None:
+        """``thing`` (a loop, a stream, a condition, a carry) must be settled before the trace ends."""
+        self._pending[id(thing)] = (thing, otherwise)
 
     def settle(self, thing: object) -> None:
         """``thing`` was used."""
@@ -280,8 +279,8 @@ class Tracer:
             self.loop_left(self._loops[-1], self._loops[-1].loc)
         if self.failure is not None:
             raise self.failure
-        for _, what, loc in self._pending.values():
-            raise LoopReusedError(f"{what} is never used", loc=loc)
+        for _, error in self._pending.values():
+            raise error
         return tuple(self._with_names(node) for node in self.body)
 
     def _with_names(self, node: Node) -> Node:

@@ -32,7 +32,7 @@ class UserOp:
     kind: OpKind
 
     def __post_init__(self) -> None:
-        self.__doc__ = self.function.__doc__
+        object.__setattr__(self, "__doc__", self.function.__doc__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record the op when an argument is traced (or, without operands, when a trace runs); otherwise run it."""

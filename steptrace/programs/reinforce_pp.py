@@ -8,7 +8,7 @@ from steptrace.lang.step import Step
 
 @program(staleness=0)
 def reinforce_pp(step: Step, prompts: int = 32, samples: int = 8, save_every: int = 10) -> None:
-    """REINFORCE++ with a group baseline: rewards less their group's mean, normalised over all completions of the step.
+    """REINFORCE++: advantages are rewards normalised by mean and deviation over all completions of the step.
 
     Hu et al. 2025, REINFORCE++ (arXiv:2501.03262). The normalisation needs every group of the step, so nothing can
     be trained before the last one arrived: this program has no streaming form.
