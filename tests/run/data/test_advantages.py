@@ -1,4 +1,5 @@
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,13 @@ def test_equal_rewards_give_exactly_zero(reward, samples):
         GlobalNormalized(),
     ):
         assert advantages(estimate, [reward] * samples) == [[0.0] * samples]
+
+
+def test_equal_rewards_in_double_precision_give_exactly_zero_too():
+    # An own reward op may leave float64, whose mean can round away from the common value.
+    equal = replace(scored([0, 0, 0]), rewards=np.full(3, 0.1))
+    for estimate in (GroupAdvantages(eps=0.0), GroupAdvantages(std=False), LeaveOneOut(), GlobalNormalized(eps=0.0)):
+        assert estimate([equal])[0].advantages.tolist() == [0.0] * 3
 
 
 def test_control_the_plain_formula_is_not_zero_on_equal_rewards():
