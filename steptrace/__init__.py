@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from steptrace.lang.resources import resource as resource
     from steptrace.lang.step import Step as Step
     from steptrace.lang.user_ops import op as op
+    from steptrace.run.data.packing import Packer as Packer
+    from steptrace.run.data.prompts import JsonlPrompts as JsonlPrompts
+    from steptrace.run.data.prompts import ListPrompts as ListPrompts
 
 _HOMES = {
     "lang.definition": ("program", "trace", "ProgramDef"),
@@ -55,6 +58,8 @@ _HOMES = {
     ),
     "lang.records": ("Completion", "Group", "GroupId", "MicroBatch", "Prompt"),
     "ir.program": ("Program",),
+    "run.data.packing": ("Packer",),
+    "run.data.prompts": ("JsonlPrompts", "ListPrompts"),
     "diag.base": ("SteptraceError",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
