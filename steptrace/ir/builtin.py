@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from steptrace.ir.kind import REQUIRED, Attr, Given, Operand, OpKind
 from steptrace.ir.program import Program
 from steptrace.ir.resource import Resource, ResourceKind
+from steptrace.ir.schedule_ops import (
+    CLOSES,
+    CLOSING,
+    SCHEDULE_RESOURCES,
+    SCHEDULE_ROWS,
+    UPDATE_READS,
+    UPDATE_WRITES,
+)
 
 GROUP_ESTIMATORS = ("grpo", "dr_grpo", "rloo")
 """Advantage estimators that look at one group only, so that groups can be trained on as they arrive."""
@@ -43,6 +50,7 @@ RESOURCES: Mapping[str, Resource] = MappingProxyType(
             Resource("checkpoints", _CHANNEL, doc="the checkpoint store"),
             Resource("log", _CHANNEL, doc="where step metrics go"),
             Resource("callbacks", _CHANNEL, doc="users' callbacks, called in step order"),
+            *SCHEDULE_RESOURCES,
         )
     }
 )
@@ -56,7 +64,6 @@ _DECLARED = (
     Attr("writes", tuple, doc="resources that the callback writes"),
 )
 _ESTIMATOR = Attr("estimator", str, "grpo", ESTIMATORS, doc="how rewards become advantages")
-_GROUP_ESTIMATOR = replace(_ESTIMATOR, choices=GROUP_ESTIMATORS)
 
 _ROWS = (
     OpKind(
@@ -143,7 +150,7 @@ _ROWS = (
     OpKind(
         "stream_mb",
         results=(_MADE_FROM_GROUPS, Given("last", "flag"), Given("exists", "flag")),
-        attrs=(_GROUP_ESTIMATOR,),
+        attrs=(_ESTIMATOR,),
         reads=("queue.groups", "queue.serving", "packer"),
         writes=("queue.groups", "queue.serving", "packer", "host[k]"),
         binds="reward",
@@ -179,6 +186,8 @@ _ROWS = (
     OpKind(
         "fwd_bwd",
         operands=(Operand("micro-batch", "micro_batch", ("advantages",)),),
+        attrs=(CLOSES,),
+        variants=CLOSING,
         reads=("params", "grads"),
         writes=("grads", "trainer.metrics", "trainer.calls"),
         device="trainer",
@@ -191,8 +200,8 @@ _ROWS = (
     ),
     OpKind(
         "update",
-        reads=("params", "grads", "optimizer", "trainer.step"),
-        writes=("params", "grads", "optimizer", "trainer.step", "trainer.metrics", "trainer.calls"),
+        reads=UPDATE_READS,
+        writes=UPDATE_WRITES,
         device="trainer",
         blocking=False,
         binds="trainer.update",
@@ -276,8 +285,8 @@ _ROWS = (
     ),
 )
 
-BUILTIN: Mapping[str, OpKind] = MappingProxyType({row.name: row for row in _ROWS})
-"""The built-in rows by name, in the order of a step."""
+BUILTIN: Mapping[str, OpKind] = MappingProxyType({row.name: row for row in (*_ROWS, *SCHEDULE_ROWS)})
+"""The built-in rows by name: those of a step in its order, then those that laws make."""
 
 
 def kinds_of(program: Program) -> dict[str, OpKind]:

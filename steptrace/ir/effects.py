@@ -29,6 +29,9 @@ def parse_pattern(access: Access, pattern: str, staleness: int) -> Effect:
 def effects_of(op: Op, kind: OpKind, contract: Contract) -> tuple[Effect, ...]:
     """The effects of an op, derived from its row, its attributes and the contract; sorted, without repetition."""
     reads, writes = kind.reads, kind.writes
+    for variant in kind.variants:
+        if op.attr(variant.attr) == variant.value:
+            reads, writes = reads + variant.reads, writes + variant.writes
     if kind.declares:
         declared = (op.attr("reads"), op.attr("writes"))
         if declared == (None, None):

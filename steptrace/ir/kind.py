@@ -85,6 +85,23 @@ class Attr:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """What a row reads and writes besides when an attribute has a value.
+
+    Attributes:
+      attr: the attribute.
+      value: its value.
+      reads: further patterns.
+      writes: further patterns.
+    """
+
+    attr: str
+    value: AttrValue
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class OpKind:
     """A row of the op table.
 
@@ -99,6 +116,7 @@ class OpKind:
       reads: patterns of what it reads.
       writes: patterns of what it writes.
       awaits: patterns of what must be done, not only issued, before it.
+      variants: further effects that depend on an attribute.
       lane: the lane that issues it unless the schedule says otherwise.
       device: where its work runs once issued: ``trainer``, ``reference``, ``rollout``, or "" for the lane itself.
       blocking: whether the call returns only when its work is finished.
@@ -120,6 +138,7 @@ class OpKind:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     awaits: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
     lane: str = "host"
     device: str = ""
     blocking: bool = True

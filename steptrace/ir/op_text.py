@@ -61,10 +61,11 @@ class OpReader:
         var = reader.take("name", "the name of the loop's counter").text
         over = self._use(label.text) if reader.accept("in") else None
         count = reader.integer("how often the loop runs") if reader.accept("times") else None
+        first = reader.integer("the first micro-batch it runs") if reader.accept("from") else 0
         reader.expect("{")
         loc = reader.place()
         reader.end_of_line("@")
-        return Loop(label.text, kind, var, over, count, self.nodes(), loc)
+        return Loop(label.text, kind, var, over, count, self.nodes(), loc, first)
 
     def _op(self) -> Op:
         reader = self.reader
@@ -90,6 +91,7 @@ class OpReader:
         reader.expect("=")
         self._note(op_id.text, "lane", reader.token)
         lane = reader.word("the name of a lane")
+        micro = self._micro()
         shift = self._shift()
         when = self._when(op_id.text)
         origin = self._origin()
@@ -98,7 +100,17 @@ class OpReader:
         loc = reader.place()
         reader.end_of_line("reads", "writes", "awaits", "@")
         return Op(
-            op_id.text, kind.text, args, tuple(result for result, _ in results), attrs, lane, shift, when, origin, loc
+            op_id.text,
+            kind.text,
+            args,
+            tuple(result for result, _ in results),
+            attrs,
+            lane,
+            shift,
+            when,
+            origin,
+            loc,
+            micro,
         )
 
     def _results(self) -> list[tuple[Result, Token]]:
@@ -134,6 +146,17 @@ class OpReader:
     def _attrs(self, item: str) -> tuple[tuple[str, AttrValue], ...]:
         reader = self.reader
         return read_settings(reader, lambda name, token: self._note(item, f"attr {name}", token))
+
+    def _micro(self) -> int | None:
+        """``at(m=0)`` of a peeled op."""
+        reader = self.reader
+        if not reader.accept("at"):
+            return None
+        for text in ("(", "m", "="):
+            reader.expect(text)
+        micro = reader.integer("the micro-batch that the op stands for")
+        reader.expect(")")
+        return micro
 
     def _shift(self) -> int:
         if not self.reader.accept("shift"):

@@ -21,10 +21,10 @@ One op a line; ``#`` starts a comment; blank lines are skipped. The grammar, wit
     block     = "{" NL {node} "}" NL
     node      = op | loop
     loop      = "loop" ("micro_batches" | "repeat" | "mini_batches") [NAME] ":" NAME ["in" use] ["times" INT]
-                "{" [place] NL {node} "}" NL
+                ["from" INT] "{" [place] NL {node} "}" NL
     op        = [NAME ":"] [list(result) "="] NAME "(" [list(use)] ")" [settings]
-                "lane" "=" word ["shift" "=" SIGNED] ["when" "(" predicate ")"] ["from" "=" origin]
-                effects [place] NL
+                "lane" "=" word ["at" "(" "m" "=" INT ")"] ["shift" "=" SIGNED]
+                ["when" "(" predicate ")"] ["from" "=" origin] effects [place] NL
     result    = VALUE ":" type
     use       = VALUE ["@" "k" SIGNED] ["@" "m" SIGNED]
     type      = BASE ["<" list(word) ">"] ["[" INT "B" "]"]
@@ -62,7 +62,7 @@ from steptrace.diag.text import (
     EffectsDisagreeError,
     UnknownVersionError,
 )
-from steptrace.ir.agree import misfits, row_misfit
+from steptrace.ir.agree import misfits, resource_misfit, row_misfit
 from steptrace.ir.builtin import RESOURCES, kinds_of
 from steptrace.ir.effects import effects_of
 from steptrace.ir.op_text import OpReader, PrintedEffects, read_settings
@@ -248,16 +248,6 @@ class _Parser:
 
     def note(self, item: str) -> None:
         self.table[item, ""] = self.reader.loc()
-
-
-def resource_misfit(resource: Resource) -> str:
-    """What is wrong with the declaration of a resource, in words; "" when nothing is."""
-    known = RESOURCES.get(resource.name)
-    if known is not None and known.kind is not resource.kind:
-        return f"the built-in resource `{resource.name}` is a {known.kind.value}, not a {resource.kind.value}"
-    if resource.kind is ResourceKind.SLOT and resource.capacity < 1:
-        return f"slot `{resource.name}` must hold at least one entry"
-    return ""
 
 
 def agree(program: Program, places: Places, printed: dict[str, PrintedEffects]) -> None:

@@ -23,7 +23,7 @@ TEXT_VERSION = 1
 ROW_DEFAULTS = OpKind("")
 """The values of a row that its line leaves out."""
 
-ROW_SETTINGS = ("blocking", "may_fail", "declares", "binds", "cost", "laws", "doc", "example", "user")
+ROW_SETTINGS = ("device", "blocking", "may_fail", "declares", "binds", "cost", "laws", "doc", "example", "user")
 """The settings of a user's row that are written ``name=value``, in the order of its line."""
 
 _PLAIN = re.compile(NAME)
@@ -210,6 +210,8 @@ class _Printer:
         if op.results:
             text += ", ".join(f"%{result.name} : {type_text(result.type)}" for result in op.results) + " = "
         text += f"{op.kind}({', '.join(map(str, op.args))}){settings(op.attrs)} lane={word(op.lane)}"
+        if op.micro is not None:
+            text += f" at(m={op.micro})"
         if op.shift:
             text += f" shift={op.shift:+d}"
         if op.when != ALWAYS:
@@ -221,8 +223,9 @@ class _Printer:
 
 
 def loop_text(loop: Loop) -> str:
-    """``loop kind id: counter in %value times count``, the id only where it is not the kind."""
+    """``loop kind id: counter in %value times count from start``, the id only where it is not the kind."""
     label = "" if loop.id == loop.kind else f" {loop.id}"
     over = "" if loop.over is None else f" in {loop.over}"
     count = "" if loop.count is None else f" times {loop.count}"
-    return f"loop {loop.kind}{label}: {loop.var}{over}{count}"
+    start = f" from {loop.start}" if loop.start else ""
+    return f"loop {loop.kind}{label}: {loop.var}{over}{count}{start}"

@@ -71,7 +71,8 @@ class Op:
       results: values it defines.
       attrs: attributes by name, sorted by name.
       lane: what issues it: host, packer, io, ... A lane issues its ops one after the other.
-      shift: how many steps ahead of its place it runs.
+      shift: how many steps ahead of its place it runs; inside a micro-batch loop, how many micro-batches.
+      micro: outside the loop, the micro-batch it stands for (a peeled op); it runs in steps that have that many.
       when: the condition under which it runs.
       origin: the op of the source program it stands for.
       loc: file and line of the DSL call.
@@ -87,6 +88,7 @@ class Op:
     when: Predicate = ALWAYS
     origin: Origin | None = None
     loc: Loc | None = None
+    micro: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attrs", tuple(sorted(self.attrs)))
@@ -117,6 +119,7 @@ class Loop:
       count: how often it runs, None when that is a run-time fact.
       body: ops and loops.
       loc: file and line of the ``for`` statement.
+      start: the first micro-batch it runs; those before are peeled ops of the same step.
     """
 
     id: str
@@ -126,6 +129,7 @@ class Loop:
     count: int | None
     body: tuple[Node, ...]
     loc: Loc | None = None
+    start: int = 0
 
 
 Node: TypeAlias = Op | Loop

@@ -43,12 +43,17 @@ def two_versions():
     return rollout
 
 
+@pytest.fixture(scope="module")
+def alone():
+    """A rollout made from a model of seed 5, which holds no version between tests."""
+    return rollout_of(decoder(seed=5))
+
+
 def test_it_is_a_rollout():
     assert isinstance(rollout_of(), Rollout)
 
 
-def test_each_version_generates_what_it_would_generate_alone(two_versions):
-    alone = rollout_of()
+def test_each_version_generates_what_it_would_generate_alone(two_versions, alone):
     for version in (0, 1):
         alone.apply_weights(params_of(decoder(seed=version)), version)
         assert alone.info()["versions"] == (version,)
@@ -62,20 +67,21 @@ def test_control_the_two_versions_generate_differently(two_versions):
     assert tokens(two_versions, 0) != tokens(two_versions, 1)
 
 
-def test_the_parameters_of_the_model_it_was_made_with_are_never_sampled_from(two_versions):
-    rollout = rollout_of(decoder(seed=5))
-    rollout.apply_weights(params_of(decoder(seed=1)), 7)
-    assert tokens(rollout, 7) == tokens(two_versions, 1)
+def test_the_parameters_of_the_model_it_was_made_with_are_never_sampled_from(two_versions, alone):
+    alone.apply_weights(params_of(decoder(seed=1)), 7)
+    assert tokens(alone, 7) == tokens(two_versions, 1)
+    alone.drop_weights(7)
 
 
-def test_weights_donated_after_they_were_applied_still_generate():
-    rollout, params = rollout_of(), copied(params_of(decoder(seed=1)))
-    rollout.apply_weights(params, 0)
-    before = tokens(rollout, 0)
+def test_weights_donated_after_they_were_applied_still_generate(alone):
+    params = copied(params_of(decoder(seed=1)))
+    alone.apply_weights(params, 8)
+    before = tokens(alone, 8)
     zeroed = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0, tree), donate_argnums=0)(params)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(params))
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(zeroed))
-    assert tokens(rollout, 0) == before
+    assert tokens(alone, 8) == before
+    alone.drop_weights(8)
 
 
 def test_versions_that_are_not_held_are_refused():

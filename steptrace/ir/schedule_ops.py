@@ -1,0 +1,160 @@
+"""Rows and resources of the parts that laws split ops into: they stand in schedules, not in steps of users."""
+
+from __future__ import annotations
+
+from steptrace.ir.kind import Attr, Given, Operand, OpKind, Variant
+from steptrace.ir.resource import Resource, ResourceKind
+
+CLOSES = Attr(
+    "closes",
+    str,
+    choices=("update", "defer"),
+    doc="what the call on the step's last micro-batch also does: apply the update, or hold it",
+)
+"""The attribute of `fwd_bwd` that makes its last call of a step carry the update, or hold it back."""
+
+UPDATE_READS = ("params", "grads", "optimizer", "trainer.step")
+"""What an update reads."""
+
+UPDATE_WRITES = ("params", "grads", "optimizer", "trainer.step", "trainer.metrics", "trainer.calls")
+"""What an update writes."""
+
+CLOSING = (
+    Variant("closes", "update", UPDATE_READS, UPDATE_WRITES),
+    Variant("closes", "defer", (), ("trainer.held",)),
+)
+"""Effects of closing a step; they belong to its last micro-batch, and are counted for each."""
+
+SCHEDULE_RESOURCES = (
+    Resource("trainer.staged", ResourceKind.SLOT, 1, doc="the micro-batch that the trainer holds for a later call"),
+    Resource("trainer.held", ResourceKind.STATE, doc="whether the trainer holds back an update"),
+    Resource("trainer.copied", ResourceKind.CELL, doc="the copy of the parameters that a sync transfers"),
+    Resource("trainer.snapshot", ResourceKind.CELL, doc="the copy of the trainer's state that a checkpoint writes"),
+    Resource("trainer.record", ResourceKind.CELL, doc="metrics of the step on the device, apart from the live buffer"),
+    Resource("rollout.arrived", ResourceKind.CELL, doc="weights that arrived at the rollout and are not applied yet"),
+    Resource("sync.round", ResourceKind.STATE, doc="the sync round in flight: there is one at a time"),
+)
+"""Resources of the schedule rows."""
+
+_MB = Operand("micro-batch", "micro_batch", ("advantages",))
+
+SCHEDULE_ROWS = (
+    OpKind(
+        "stage_fwd_bwd",
+        operands=(_MB,),
+        results=(Given("request", "token"), Given("staged", "flag")),
+        reads=("trainer.staged",),
+        writes=("trainer.staged",),
+        binds="trainer.stage_fwd_bwd",
+        cost="transfer",
+        laws=("stage",),
+        doc="Ships a micro-batch to the trainer, which holds it; `staged` is false when that failed on the way.",
+        example='schedule.split("fwd_bwd.first", law="stage")',
+    ),
+    OpKind(
+        "fwd_bwd_staged",
+        operands=(Operand("request", "token"),),
+        attrs=(CLOSES,),
+        variants=CLOSING,
+        reads=("params", "grads", "trainer.staged"),
+        writes=("grads", "trainer.metrics", "trainer.calls", "trainer.staged"),
+        device="trainer",
+        blocking=False,
+        binds="trainer.fwd_bwd_staged",
+        cost="device",
+        laws=("stage",),
+        doc="Forward and backward of the micro-batch that the trainer holds; the call carries no data.",
+        example='schedule.split("fwd_bwd.first", law="stage")',
+    ),
+    OpKind(
+        "apply_deferred_update",
+        reads=(*UPDATE_READS, "trainer.held"),
+        writes=(*UPDATE_WRITES, "trainer.held"),
+        device="trainer",
+        blocking=False,
+        binds="trainer.apply_deferred_update",
+        cost="device",
+        laws=("deferred-update",),
+        doc="Waits for the step's last micro-batch, applies the update that was held back, and confirms it.",
+        example='schedule.split("update", law="deferred-update")',
+    ),
+    OpKind(
+        "start_metrics",
+        reads=("trainer.metrics",),
+        writes=("trainer.metrics", "trainer.record[k]"),
+        device="trainer",
+        blocking=False,
+        binds="trainer.start_metrics",
+        cost="device",
+        laws=("start-fetch",),
+        doc="Sets the metrics of the step aside on the device and empties the buffer.",
+        example='schedule.split("get_metrics", law="start-fetch")',
+    ),
+    OpKind(
+        "fetch_metrics",
+        results=(Given("metrics", "metrics"),),
+        writes=("metrics[k]",),
+        awaits=("trainer.record[k]",),
+        binds="trainer.fetch_metrics",
+        cost="transfer",
+        laws=("start-fetch",),
+        doc="Waits for the metrics that were set aside and brings them to the host.",
+        example='schedule.split("get_metrics", law="start-fetch")',
+    ),
+    OpKind(
+        "snapshot_checkpoint",
+        reads=("params", "grads", "optimizer", "trainer.step", "rollout.weights"),
+        writes=("trainer.snapshot[k]", "trainer.calls"),
+        awaits=("params",),
+        binds="trainer.snapshot_checkpoint",
+        cost="transfer",
+        laws=("snapshot-write",),
+        doc="Copies all that a checkpoint holds.",
+        example='schedule.split("save_checkpoint", law="snapshot-write")',
+    ),
+    OpKind(
+        "write_checkpoint",
+        reads=("trainer.snapshot[k]",),
+        writes=("checkpoints",),
+        binds="trainer.write_checkpoint",
+        cost="disk",
+        laws=("snapshot-write",),
+        doc="Writes a copied checkpoint to the store.",
+        example='schedule.split("save_checkpoint", law="snapshot-write")',
+    ),
+    OpKind(
+        "copy_weights",
+        results=(Given("version", "version"),),
+        reads=("params", "trainer.step"),
+        writes=("trainer.copied[k]", "trainer.calls"),
+        device="trainer",
+        blocking=False,
+        binds="trainer.copy_weights",
+        cost="device",
+        laws=("copy-transfer-apply",),
+        doc="Copies the parameters, so that later updates do not touch what is transferred.",
+        example='schedule.split("sync_weights", law="copy-transfer-apply")',
+    ),
+    OpKind(
+        "transfer_weights",
+        reads=("sync.round",),
+        writes=("rollout.arrived[k]", "sync.round"),
+        awaits=("trainer.copied[k]",),
+        binds="rollout.transfer_weights",
+        cost="transfer",
+        laws=("copy-transfer-apply",),
+        doc="Sends a copy of the parameters to the rollout.",
+        example='schedule.split("sync_weights", law="copy-transfer-apply")',
+    ),
+    OpKind(
+        "apply_weights",
+        reads=("rollout.arrived[k]", "sync.round"),
+        writes=("rollout.weights[k]", "sync.round"),
+        binds="rollout.apply_weights",
+        cost="transfer",
+        laws=("copy-transfer-apply",),
+        doc="Makes the weights that arrived those that the rollout generates with, under their version.",
+        example='schedule.split("sync_weights", law="copy-transfer-apply")',
+    ),
+)
+"""The rows, each beside the law that makes it."""
