@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from steptrace.ir.builtin import RESOURCES
 from steptrace.ir.kind import OpKind
 from steptrace.ir.program import Contract, Op
-from steptrace.ir.resource import ANY, Access, Effect, Index
+from steptrace.ir.resource import ANY, Access, Effect, Index, ResourceKind
+from steptrace.ir.types import AttrValue
 
 _PATTERN = re.compile(r"(?P<name>\*|[\w.]+)(?:\[k(?P<step>(?:[+-](?:\d+|w))*)(?:, ?m(?P<micro>[+-]\d+)?(?P<m>))?\])?")
 
@@ -37,11 +39,18 @@ def effects_of(op: Op, kind: OpKind, contract: Contract) -> tuple[Effect, ...]:
         if declared == (None, None):
             reads, writes = (ANY,), (ANY,)
         else:
-            reads += declared[0] if isinstance(declared[0], tuple) else ()
-            writes += declared[1] if isinstance(declared[1], tuple) else ()
+            reads += _of_this_step(declared[0])
+            writes += _of_this_step(declared[1])
     effects = {
         parse_pattern(access, pattern, contract.staleness)
         for access, patterns in ((Access.READ, reads), (Access.WRITE, writes), (Access.AWAIT, kind.awaits))
         for pattern in patterns
     }
     return tuple(sorted(effects, key=Effect.sort_key))
+
+
+def _of_this_step(declared: AttrValue | None) -> tuple[str, ...]:
+    """Declared names as patterns: a built-in resource with one cell per step means the cell of this step."""
+    names = declared if isinstance(declared, tuple) else ()
+    cells = {name for name, resource in RESOURCES.items() if resource.kind is ResourceKind.CELL}
+    return tuple(f"{name}[k]" if name in cells else name for name in names)
