@@ -36,6 +36,8 @@ def loc_of(function: Callable[..., Any]) -> Loc:
     """The line of a function's ``def``, past its decorators."""
     code = function.__code__
     first = code.co_firstlineno
+    if code.co_name == "<lambda>":
+        return Loc(code.co_filename, first)
     for line in range(first, first + 50):
         text = linecache.getline(code.co_filename, line).lstrip()
         if text.startswith(("def ", "async def ")):

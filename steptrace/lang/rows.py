@@ -35,12 +35,16 @@ def declared_row(
 ) -> OpKind:
     """The row; see ``steptrace.op`` for the arguments. Refuses a declaration that does not fit the function."""
     _check_name(name, lane, loc)
+    given = (gives,) if isinstance(gives, str) else gives
+    for role, types in (("takes", takes), ("gives", given)):
+        if isinstance(types, str) or not isinstance(types, Sequence):
+            raise OpDeclarationError(f'`{role}` is a tuple of types, ("groups",), not {types!r}', loc=loc)
     operands, attrs = _parameters(function, takes, loc)
     silent = reads is None and writes is None
     return OpKind(
         name,
         operands=operands,
-        results=_results(name, (gives,) if isinstance(gives, str) else gives, operands, loc),
+        results=_results(name, given, operands, loc),
         attrs=attrs,
         reads=(ANY,) if silent else patterns(reads or (), "reads", loc),
         writes=(ANY,) if silent else patterns(writes or (), "writes", loc),
@@ -68,8 +72,6 @@ def _parameters(
     function: Callable[..., Any], takes: Sequence[str], loc: Loc
 ) -> tuple[tuple[Operand, ...], tuple[Attr, ...]]:
     """Operands and attributes of the function."""
-    if isinstance(takes, str):
-        raise OpDeclarationError(f'`takes` is a tuple of types: takes=("{takes}",)', loc=loc)
     given = list(inspect.signature(function).parameters.values())
     named = [item for item in given if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
     required = [item for item in named if item.default is item.empty]

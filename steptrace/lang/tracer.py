@@ -17,9 +17,10 @@ from steptrace.diag.tracing import (
     OutOfScopeError,
 )
 from steptrace.ir.kind import OpKind
-from steptrace.ir.predicate import And, Predicate, conjunction
+from steptrace.ir.predicate import Predicate, conjunction
 from steptrace.ir.program import Carry, Contract, Loop, LoopKind, Node, Op, Result, Use
 from steptrace.ir.types import AttrValue, Type
+from steptrace.ir.verify.conditions import implies
 from steptrace.lang.attributes import attributes
 from steptrace.lang.place import user_loc
 from steptrace.lang.values import Condition, Definition, Traced
@@ -143,7 +144,7 @@ class Tracer:
     def define(self, base: str, type_: Type, loc: Loc, *, counter: bool = False) -> Definition:
         """A new value in the present scope."""
         name = base if counter else self.names.fresh(base)
-        return Definition(name, type_, self._loop_ids(), self._terms(), loc, counter=counter)
+        return Definition(name, type_, self._loop_ids(), tuple(self._conditions), loc, counter=counter)
 
     def definition_of(self, value: Traced, user: str) -> Definition:
         """What ``value`` is, which must be of this trace and in scope where ``user`` takes it."""
@@ -169,8 +170,8 @@ class Tracer:
         depth = len(definition.loops)
         if self._loop_ids()[:depth] != definition.loops:
             return "outside the loop that makes it"
-        absent = [term for term in definition.conditions if term not in self._terms()]
-        return f"without the condition under which it is made: {conjunction(*absent)}" if absent else ""
+        made, here = conjunction(*definition.conditions), conjunction(*self._conditions)
+        return "" if implies(here, (made,)) else f"where the condition under which it is made may be false: {made}"
 
     def operand(self, kind: OpKind, position: int, value: object) -> Definition:
         """What ``value`` is, which must fit operand ``position`` of the row."""
@@ -266,10 +267,6 @@ class Tracer:
 
     def _loop_ids(self) -> tuple[str, ...]:
         return tuple(loop.id for loop in self._loops)
-
-    def _terms(self) -> tuple[Predicate, ...]:
-        joined = conjunction(*self._conditions)
-        return joined.terms if isinstance(joined, And) else (joined,) if self._conditions else ()
 
     # The end
 

@@ -132,7 +132,9 @@ def op(
             blocking=blocking,
             may_fail=may_fail,
         )
-        return _register(UserOp(function, row))
+        made = UserOp(function, row)
+        _defined.setdefault(row.name, []).append(made)
+        return made
 
     return define if function is None else define(function)
 
@@ -141,27 +143,21 @@ def implementation(row: OpKind | str) -> Callable[..., Any] | None:
     """The function behind a user's op, or None when no module that defines it was imported.
 
     Args:
-      row: a row of ``Program.kinds``; of several functions of one name that with the same row is taken, with
-        its line if possible (a row that was printed and parsed may spell its file otherwise). A name stands
-        for the function defined last.
+      row: a row of ``Program.kinds``, which is the very row of its op when the program was traced in this
+        process. A row that was parsed stands for the function defined last with an equal row, at the same place
+        if there is one (a text may spell the file otherwise); a name for the function defined last.
     """
     if isinstance(row, str):
         known = _defined.get(row, [])
         return known[-1].function if known else None
     known = _defined.get(row.name, [])
-    exact = [candidate for candidate in known if candidate.kind == row]
     alike = [candidate for candidate in known if _signature(candidate.kind) == _signature(row)]
-    chosen = exact or alike
+    placed = [candidate for candidate in alike if candidate.kind.loc == row.loc]
+    same = [candidate for candidate in placed if candidate.kind is row]
+    chosen = same or placed or alike
     return chosen[-1].function if chosen else None
 
 
 def _signature(row: OpKind) -> OpKind:
     """The row without what its text form does not carry."""
     return replace(row, loc=None, doc="", example="")
-
-
-def _register(made: UserOp) -> UserOp:
-    """Keep the op under its name; the same line defined again (a reloaded module) replaces it."""
-    others = [known for known in _defined.get(made.kind.name, []) if known.kind.loc != made.kind.loc]
-    _defined[made.kind.name] = [*others, made]
-    return made
