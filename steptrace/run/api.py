@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import jax
+
 from steptrace.diag.binding import BadRunOptionError, UnknownPassError
 from steptrace.diag.checkpoint import OutInUseError, UnwritableOutError
 from steptrace.ir import Program
@@ -17,7 +19,7 @@ from steptrace.lower import lower
 from steptrace.run.binding import bind_parts
 from steptrace.run.digest import tree_digest
 from steptrace.run.executor import Executor
-from steptrace.run.manifest import checkpoints, restore_run
+from steptrace.run.manifest import checkpoints, forget_trained, restore_run
 from steptrace.run.result import RunResult
 from steptrace.run.session import Session
 
@@ -72,9 +74,11 @@ def run(
     parts = bind_parts(plan, bind)
     session = Session(plan, parts, seed=seed, epochs=epochs, out=_checked_out(out, resume))
     executor = Executor(session, _waiter(parts.trainer) if timed else None)
+    if session.out is not None and not resume:
+        forget_trained(session.out)
     first = restore_run(session) if resume else 0
     try:
-        done, medians = _drive(executor, first, steps)
+        done, medians = _drive(executor, parts.trackers, first, steps)
     finally:
         for tracker in parts.trackers:
             tracker.close()
@@ -97,14 +101,22 @@ def run(
     )
 
 
-def _drive(executor: Executor, first: int, steps: int | None) -> tuple[int, dict[str, float]]:
-    """Run from step ``first``; returns the steps done and the median milliseconds a step of each kind."""
+def _drive(
+    executor: Executor, trackers: tuple[Any, ...], first: int, steps: int | None
+) -> tuple[int, dict[str, float]]:
+    """Run from step ``first``; returns the steps done and the median milliseconds a step of each kind.
+
+    A tracker that has a method ``phases(step, seconds)`` is told the time of each kind of op after each step.
+    """
+    watching = [tracker.phases for tracker in trackers if hasattr(tracker, "phases")]
     recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
     executor.prologue(first - 1)
     step = first
     while (steps is None or step < steps) and executor.step(step):
         for kind, seconds in executor.step_seconds.items():
             recent[kind].append(seconds * 1e3)
+        for tell in watching:
+            tell(step, dict(executor.step_seconds))
         step += 1
     executor.epilogue(step - 1)
     return step, {kind: median(values) for kind, values in recent.items()}
@@ -133,7 +145,7 @@ def _checked_out(out: str | Path | None, resume: bool) -> Path | None:
     return folder
 
 
-def _waiter(trainer: Any) -> Callable[[], None] | None:
-    """How to wait for the trainer's device, if the trainer says."""
+def _waiter(trainer: Any) -> Callable[[], None]:
+    """How to wait for the devices: as the trainer says, or for every array that this process holds."""
     wait = getattr(trainer, "wait_for_device", None)
-    return wait if callable(wait) else None
+    return wait if callable(wait) else lambda: jax.block_until_ready(jax.live_arrays())

@@ -97,6 +97,11 @@ def rewind_trained(out: Path, step: int, trained: list[list[Any]]) -> None:
     _write_synced(path, "".join(f"{line}\n" for line in [*kept, json.dumps({"step": step, "groups": trained})]))
 
 
+def forget_trained(out: Path) -> None:
+    """Remove the list of trained groups that a run left which stopped before its first checkpoint."""
+    (out / "trained_groups.jsonl").unlink(missing_ok=True)
+
+
 def append_trained(out: Path, step: int, ids: tuple[GroupId, ...]) -> None:
     """Add the groups of a committed step to the list of trained groups."""
     with (out / "trained_groups.jsonl").open("a") as file:
