@@ -34,6 +34,9 @@ RESOURCES: Mapping[str, Resource] = MappingProxyType(
             Resource("rng", _STATE, doc="the seed; keys are functions of (seed, op, step, micro-batch)"),
             Resource("prompts.cursor", _STATE, doc="position in the prompt source"),
             Resource("rollout.weights", _CELL, doc="weights that step k published to the rollout, with their version"),
+            Resource(
+                "policy.version", _CELL, doc="version of the policy after the step, as the queue and the log see it"
+            ),
             Resource("queue.groups", ResourceKind.FIFO, doc="finished groups, in the order they were dispatched"),
             Resource("queue.serving", _STATE, doc="serving cursor: the next batch to be taken"),
             Resource("queue.training", _STATE, doc="training cursor: the first uncommitted batch"),
@@ -239,7 +242,7 @@ _ROWS = (
         "sync_weights",
         results=(Given("version", "version"),),
         reads=("params", "trainer.step"),
-        writes=("rollout.weights[k]", "trainer.calls"),
+        writes=("rollout.weights[k]", "policy.version[k]", "trainer.calls"),
         awaits=("params",),
         device="trainer",
         binds="rollout.apply_weights",
@@ -250,7 +253,7 @@ _ROWS = (
     ),
     OpKind(
         "commit",
-        reads=("queue.serving", "queue.training"),
+        reads=("queue.serving", "queue.training", "policy.version[k]"),
         writes=("queue.training",),
         may_fail=False,
         cost="none",
@@ -260,7 +263,7 @@ _ROWS = (
     OpKind(
         "log",
         operands=(Operand("metrics", "metrics"),),
-        reads=("metrics[k]", "host[k]"),
+        reads=("metrics[k]", "host[k]", "policy.version[k]", "queue.training"),
         writes=("log",),
         binds="tracker.log",
         doc="Writes the step's metrics to the trackers, under the step they belong to.",

@@ -120,6 +120,7 @@ class OpKind:
       lane: the lane that issues it unless the schedule says otherwise.
       device: where its work runs once issued: ``trainer``, ``reference``, ``rollout``, or "" for the lane itself.
       blocking: whether the call returns only when its work is finished.
+      polls: whether it looks if its operands are there instead of waiting for them, and says so in its last result.
       may_fail: whether it can fail for a reason outside the program.
       declares: whether attributes ``reads`` and ``writes`` give the effects; absent, it touches everything.
       binds: the part and method that implement it, ``trainer.fwd_bwd``; "" when the runtime does.
@@ -142,6 +143,7 @@ class OpKind:
     lane: str = "host"
     device: str = ""
     blocking: bool = True
+    polls: bool = False
     may_fail: bool = True
     declares: bool = False
     binds: str = ""

@@ -48,7 +48,8 @@ SCHEDULE_ROWS = (
         binds="trainer.stage_fwd_bwd",
         cost="transfer",
         laws=("stage",),
-        doc="Ships a micro-batch to the trainer, which holds it; `staged` is false when that failed on the way.",
+        polls=True,
+        doc="Ships a micro-batch to the trainer if it is packed by now; `staged` is false when nothing is held there.",
         example='schedule.split("fwd_bwd.first", law="stage")',
     ),
     OpKind(
@@ -126,7 +127,7 @@ SCHEDULE_ROWS = (
         "copy_weights",
         results=(Given("version", "version"),),
         reads=("params", "trainer.step"),
-        writes=("trainer.copied[k]", "trainer.calls"),
+        writes=("trainer.copied[k]", "policy.version[k]", "trainer.calls"),
         device="trainer",
         blocking=False,
         binds="trainer.copy_weights",
