@@ -99,7 +99,14 @@ class Step:
 
     @recorded
     def micro_batches(self, batch: Traced | Stream) -> TracedLoop:
-        """The micro-batches of a packed batch, or of a stream; traced once, their number is a run-time fact."""
+        """The micro-batches of a packed batch, or of a stream; traced once, their number is a run-time fact.
+
+        A count kept in Python (``enumerate``) counts the one pass that is traced: write ``step.first``,
+        ``step.last`` or ``step.micro_is(3)`` instead.
+
+        Args:
+          batch: what ``pack`` or ``stream`` returned.
+        """
         if isinstance(batch, Stream):
             return self._streamed(batch)
         row = BUILTIN["next_mb"]

@@ -85,7 +85,7 @@ class Traced:
         raise self._tracer.refuse(branch_error(str(self._definition), self._made_here()))
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
         # Not recorded as the trace's failure: `hasattr` may ask and go on.
         raise TracedAttributeError(

@@ -639,3 +639,90 @@ def test_carries_that_are_declared_or_set_in_a_wrong_way():
         kl.set(number(kl.value))
 
     accepted(right)
+
+
+# What only the whole step shows: refused when the trace ends, at the user's line all the same
+
+
+def test_a_step_without_an_update():
+    def wrong(step):
+        step.dispatch(prompts=1, samples=1)
+        for mb in step.micro_batches(step.stream()):
+            step.fwd_bwd(mb)  # !
+        step.commit()
+        step.sync_weights()
+
+    refused(wrong, "ST139")
+
+
+def test_two_updates_on_one_accumulation():
+    def wrong(step):
+        step.dispatch(prompts=1, samples=1)
+        for mb in step.micro_batches(step.stream()):
+            step.fwd_bwd(mb)
+        step.update()
+        step.update()  # !
+        step.commit()
+        step.sync_weights()
+
+    error = refused(wrong, "ST141")
+    assert error.notes[0].loc == Loc(__file__, mark(wrong).line - 1)
+
+
+def test_an_update_for_each_of_two_accumulations_is_fine():
+    def right(step):
+        step.dispatch(prompts=2, samples=1)
+        groups = step.advantages(step.reward(step.take()))
+        for _ in range(2):
+            for mb in step.micro_batches(step.pack(groups)):
+                step.fwd_bwd(mb)
+            step.update()
+        step.commit()
+        step.sync_weights()
+
+    accepted(right)
+
+
+def test_micro_batches_inside_micro_batches():
+    def wrong(step):
+        step.dispatch(prompts=1, samples=1)
+        batch = step.pack(step.advantages(step.reward(step.take())))
+        for _ in step.micro_batches(batch):
+            for mb in step.micro_batches(batch):  # !
+                step.fwd_bwd(mb)
+        step.update()
+        step.commit()
+        step.sync_weights()
+
+    refused(wrong, "ST154")
+
+
+def test_a_condition_of_the_micro_batches_outside_their_loop():
+    def wrong(step):
+        rest(step)
+        with step.when(step.last):
+            step.save_checkpoint()  # !
+
+    refused(wrong, "ST156")
+
+
+def test_a_result_that_is_thrown_away():
+    def wrong(step):
+        step.dispatch(prompts=1, samples=1)
+        for mb in step.micro_batches(step.stream()):
+            step.ref_logps(mb)  # !
+            step.fwd_bwd(mb)
+        step.update()
+        step.commit()
+        step.sync_weights()
+
+    assert "assign the result" in refused(wrong, "ST137").help
+
+
+def test_an_empty_step():
+    def wrong(step):
+        pass
+
+    with pytest.raises(SteptraceError) as caught:
+        accepted(wrong)
+    assert caught.value.code == "ST138"

@@ -9,6 +9,7 @@ import pytest
 
 import steptrace
 from steptrace.diag.loc import Loc
+from steptrace.ir.builtin import RESOURCES
 from steptrace.ir.kind import Attr, Given, Operand, OpKind
 from steptrace.ir.predicate import And, Every, First, Flag, Has, Last, MicroIs, Not, Or
 from steptrace.ir.program import Carry, Contract, Loop, Op, Program, Result, Use, ops_of
@@ -82,27 +83,11 @@ def test_a_small_step_is_exactly_this_program():
         params=(("prompts", 4), ("samples", 8)),
         contract=Contract("pinned", 1, "drop", "error"),
         resources=tuple(
-            Resource(name, kind, 0, doc)
-            for name, kind, doc in (
-                ("rng", ResourceKind.STATE, "the seed; keys are functions of (seed, op, step, micro-batch)"),
-                ("prompts.cursor", ResourceKind.STATE, "position in the prompt source"),
-                (
-                    "rollout.weights",
-                    ResourceKind.CELL,
-                    "weights that step k published to the rollout, with their version",
-                ),
-                ("queue.groups", ResourceKind.FIFO, "finished groups, in the order they were dispatched"),
-                ("queue.serving", ResourceKind.STATE, "serving cursor: the next batch to be taken"),
-                ("queue.training", ResourceKind.STATE, "training cursor: the first uncommitted batch"),
-                ("host", ResourceKind.CELL, "host memory of the step: its groups and micro-batches"),
-                ("packer", ResourceKind.STATE, "sequences not yet packed into a full micro-batch"),
-                ("params", ResourceKind.STATE, "parameters of the actor"),
-                ("grads", ResourceKind.STATE, "gradient accumulator: un-normalised sums and their count"),
-                ("optimizer", ResourceKind.STATE, "optimizer state, schedule count included"),
-                ("trainer.step", ResourceKind.STATE, "how many updates were applied: the version of the parameters"),
-                ("trainer.metrics", ResourceKind.STATE, "metrics not yet fetched; each record carries its step"),
-                ("trainer.calls", ResourceKind.CHANNEL, "the calls that the trainer gets, in order"),
-                ("callbacks", ResourceKind.CHANNEL, "users' callbacks, called in step order"),
+            RESOURCES[name]
+            for name in (
+                *("rng", "prompts.cursor", "rollout.weights", "policy.version"),
+                *("queue.groups", "queue.serving", "queue.training", "host", "packer"),
+                *("params", "grads", "optimizer", "trainer.step", "trainer.metrics", "trainer.calls", "callbacks"),
             )
         ),
         prologue=(Op("initial_sync", "sync_weights", results=(Result("v0", Type("version")),), loc=begin),),
