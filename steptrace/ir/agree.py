@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from steptrace.diag.base import SteptraceError
+from steptrace.diag.structure import StreamedStepEstimatorError
 from steptrace.diag.text import (
     BadAttributeError,
     SignatureError,
@@ -13,12 +14,12 @@ from steptrace.diag.text import (
     UnknownKindError,
     UnknownLaneError,
 )
-from steptrace.ir.builtin import BUILTIN
+from steptrace.ir.builtin import BUILTIN, RESOURCES, STEP_ESTIMATORS
 from steptrace.ir.effects import parse_pattern
 from steptrace.ir.kind import REQUIRED, Attr, OpKind
 from steptrace.ir.printer import literal, type_text
 from steptrace.ir.program import Op
-from steptrace.ir.resource import Access
+from steptrace.ir.resource import Access, Resource, ResourceKind
 from steptrace.ir.types import AttrValue, Type
 
 LANES = ("host", "packer", "trainer", "reference", "rollout", "io", "device", "link")
@@ -70,9 +71,20 @@ def row_misfit(kind: OpKind) -> str:
     for given in kind.results:
         if given.like is not None and given.like not in operands:
             return f"result `{given.name}` keeps the fields of `{given.like}`, which is no operand of `{kind.name}`"
-    for pattern in (*kind.reads, *kind.writes, *kind.awaits):
+    varied = [pattern for variant in kind.variants for pattern in (*variant.reads, *variant.writes)]
+    for pattern in (*kind.reads, *kind.writes, *kind.awaits, *varied):
         if not is_effect(pattern):
             return f"`{pattern}` is not an effect: expected a resource, with an index such as [k] or [k-1]"
+    return ""
+
+
+def resource_misfit(resource: Resource) -> str:
+    """What is wrong with the declaration of a resource, in words; "" when nothing is."""
+    known = RESOURCES.get(resource.name)
+    if known is not None and known.kind is not resource.kind:
+        return f"the built-in resource `{resource.name}` is a {known.kind.value}, not a {resource.kind.value}"
+    if resource.kind is ResourceKind.SLOT and resource.capacity < 1:
+        return f"slot `{resource.name}` must hold at least one entry"
     return ""
 
 
@@ -98,6 +110,10 @@ def _attr_misfits(op: Op, kind: OpKind) -> Iterator[Misfit]:
         elif not _is_a(value, spec_of.type):
             message = f"`{name}` of `{op.kind}` is {_type_words(spec_of)}, not {literal(value)}"
             yield Misfit(BadAttributeError, part, message)
+        elif spec_of.choices and value in STEP_ESTIMATORS and value not in spec_of.choices:
+            message = f"the estimator `{value}` needs every group of the step before the first advantage"
+            help = "take the whole step: take, reward, advantages, pack; or use an estimator that looks at one group"
+            yield Misfit(StreamedStepEstimatorError, part, message, help)
         elif spec_of.choices and value not in spec_of.choices:
             choices = ", ".join(map(literal, spec_of.choices))
             message = f"`{name}` of `{op.kind}` is one of {choices}, not {literal(value)}"

@@ -10,7 +10,11 @@ One op a line; ``#`` starts a comment; blank lines are skipped. The grammar, wit
     contract  = "contract" "weights" "=" ("pinned" | "freshest") "staleness" "=" INT
                 "partial" "=" ("train" | "drop" | "error") "empty" "=" ("skip" | "error") NL
     row       = "op" NAME "(" [list(operand)] ")" ["->" "(" [list(given)] ")"] ["{" list(attr) "}"]
-                "lane" "=" word  [patterns]  {setting of the row}  [place] NL
+                "lane" "=" word patterns {"if" "(" word "=" literal ")" patterns} {setting} [place] NL
+    patterns  = ["reads" "[" list(pattern) "]"] ["writes" "[" list(pattern) "]"] ["awaits" "[" list(pattern) "]"]
+    pattern   = effect, where "w" may stand for the staleness: rollout.weights[k-1-w]
+    setting   = ("device" | "blocking" | "may_fail" | "declares" | "binds" | "cost" | "laws" | "doc" | "example"
+              | "user") "=" literal                    (* in this order *)
     operand   = word ":" ("any" | BASE) ["<" list(word) ">"]
     given     = word ":" BASE ["<" list(word | word "." "*") ">"]
     attr      = word ":" ("bool" | "int" | "float" | "str" | "tuple") ["required" | "=" literal]

@@ -120,13 +120,21 @@ def row_text(kind: OpKind) -> str:
     if kind.attrs:
         text += f" {{{', '.join(map(_attr_text, kind.attrs))}}}"
     text += f" lane={word(kind.lane)}"
-    for access, patterns in ((Access.READ, kind.reads), (Access.WRITE, kind.writes), (Access.AWAIT, kind.awaits)):
-        text += f" {access.value}[{', '.join(patterns)}]" if patterns else ""
+    text += _patterns_text(kind.reads, kind.writes, kind.awaits)
+    for variant in kind.variants:
+        text += f" if({word(variant.attr)}={literal(variant.value)})"
+        text += _patterns_text(variant.reads, variant.writes)
     for name in ROW_SETTINGS:
         value = getattr(kind, name)
         default = True if name == "user" else getattr(ROW_DEFAULTS, name)
         text += "" if value == default else f" {name}={literal(value)}"
     return text
+
+
+def _patterns_text(*patterns: tuple[str, ...]) -> str:
+    """`` reads[...] writes[...] awaits[...]`` of a row, without the empty ones."""
+    given = zip(Access, patterns, strict=False)
+    return "".join(f" {access.value}[{', '.join(names)}]" for access, names in given if names)
 
 
 def _operand_text(operand: Operand) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from steptrace.diag.text import UnexpectedTokenError
-from steptrace.ir.kind import REQUIRED, UNSET, Attr, Given, Operand, OpKind
+from steptrace.ir.kind import REQUIRED, UNSET, Attr, Given, Operand, OpKind, Variant
 from steptrace.ir.printer import ROW_DEFAULTS, ROW_SETTINGS
 from steptrace.ir.reader import Reader
 from steptrace.ir.resource import Access
@@ -29,6 +29,9 @@ def read_row(reader: Reader) -> OpKind:
     reader.expect("=")
     lane = reader.word("the name of a lane")
     patterns = {access: _patterns(reader, access) for access in Access}
+    variants: list[Variant] = []
+    while reader.accept("if"):
+        variants.append(_variant(reader))
     settings = _settings(reader)
     loc = reader.place()
     reader.end_of_line(*ROW_SETTINGS, "@")
@@ -40,6 +43,7 @@ def read_row(reader: Reader) -> OpKind:
         patterns[Access.READ],
         patterns[Access.WRITE],
         patterns[Access.AWAIT],
+        tuple(variants),
         lane,
         loc=loc,
         **settings,
@@ -108,6 +112,16 @@ def _pattern(reader: Reader) -> str:
             reader.next()
         end = reader.next()
     return reader.source(start)[start.column - 1 : end.column - 1 + len(end.text)]
+
+
+def _variant(reader: Reader) -> Variant:
+    """``if(attribute=value) reads[...] writes[...]``, after the ``if``."""
+    reader.expect("(")
+    name = reader.word("the name of an attribute")
+    reader.expect("=")
+    value = reader.literal()
+    reader.expect(")")
+    return Variant(name, value, _patterns(reader, Access.READ), _patterns(reader, Access.WRITE))
 
 
 def _settings(reader: Reader) -> dict[str, Any]:
