@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import chex
 import jax
 import numpy as np
-from steptrace_kernels.logps.dense import dense_logps
 
 from steptrace.diag.rollout import SamplingOptionError
 from steptrace.lang.records import MicroBatch
 from steptrace.run.models.split import SplitModel, split_model
 from steptrace.run.rollout.weights import owned_copy
+from steptrace_kernels.logps.dense import dense_logps
 
 
 class _HasLogp(Protocol):

@@ -53,6 +53,7 @@ def test_it_is_a_rollout():
     assert isinstance(rollout_of(), Rollout)
 
 
+@pytest.mark.slow
 def test_each_version_generates_what_it_would_generate_alone(two_versions, alone):
     for version in (0, 1):
         alone.apply_weights(params_of(decoder(seed=version)), version)
