@@ -1,0 +1,40 @@
+"""How often each compiled leaf was traced: after the first step, and in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class CompileWatch:
+    """Reads the parts' counts of compilations; is a tracker, so that the first step tells it when to look.
+
+    Args:
+      parts: by name, each with ``info()["compiles"]``, how often each of its leaves was traced.
+    """
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        self._parts = parts
+        self._after_first: dict[str, int] | None = None
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step was logged."""
+        if self._after_first is None:
+            self._after_first = self._now()
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def counts(self) -> dict[str, Any]:
+        """``after_first_step`` and ``at_end``: traces by ``part.leaf``; ``again``: the leaves that were traced later."""
+        now = self._now()
+        first = self._after_first if self._after_first is not None else now
+        again = sorted(name for name, count in now.items() if count > first.get(name, 0))
+        return {"after_first_step": first, "at_end": now, "again": again}
+
+    def _now(self) -> dict[str, int]:
+        return {
+            f"{name}.{leaf}": int(count)
+            for name, part in self._parts.items()
+            for leaf, count in part.info()["compiles"].items()
+        }

@@ -1,0 +1,148 @@
+"""The output folder of a job: which one, whose it is, and what in it is to be resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from steptrace.diag.base import Note
+from steptrace.diag.checkpoint import OtherSeedError, OutInUseError, UnwritableOutError
+from steptrace.diag.job import BrokenJobFolderError, OtherJobError
+from steptrace.run.job.config import JobConfig
+from steptrace.run.job.recipe import Recipe
+from steptrace.run.job.warmup import FOLDER
+from steptrace.run.manifest import checkpoints
+
+ROOT = Path("runs")
+"""Below it are the folders of jobs that name none."""
+
+_SETTINGS = "job.json"
+_FORMAT = 1
+_OF_A_RUN = ("metrics.jsonl", "trained_groups.jsonl", "summary.json", "curves.png", "curves.html")
+
+
+def open_folder(config: JobConfig, recipe: Recipe) -> tuple[Path, str]:
+    """The job's folder, made and tried, with its settings in it; and one line on what a resume finds there.
+
+    Raises:
+      UnwritableOutError: it cannot be written.
+      OutInUseError: it holds a run, and this one does not resume it.
+      OtherJobError, OtherSeedError: it holds a run with other settings.
+      BrokenJobFolderError: its settings cannot be read.
+    """
+    settings = _settings(config, recipe)
+    folder = Path(config.out) if config.out is not None else _default_folder(config)
+    _try_to_write(folder)
+    there = _read_settings(folder)
+    if there is not None and not config.resume:
+        raise OutInUseError(f"{folder} holds a run", help="add --resume, or choose another folder")
+    if there is not None:
+        _check_same(settings, there, folder)
+    else:
+        _write_whole(folder / _SETTINGS, json.dumps(settings, indent=1))
+    if config.resume and checkpoints(folder):
+        return folder, f"resuming from {checkpoints(folder)[-1]}"
+    _start_afresh(folder)
+    if not config.resume:
+        return folder, ""
+    kept = (folder / FOLDER).is_dir()
+    return folder, f"no checkpoint in {folder}: starting at step 0 " + (
+        "with the warm-up that is kept there" if kept else "with a new warm-up"
+    )
+
+
+def can_resume(folder: Path) -> bool:
+    """Whether a run can go on from a checkpoint below the folder."""
+    return bool(checkpoints(folder))
+
+
+def _default_folder(config: JobConfig) -> Path:
+    """``runs/PROGRAM-TASK-seedN``, numbered when taken; to resume, the last of them that is there."""
+    name = re.sub(r"[^\w.]+", "-", config.program.partition("{")[0]).strip("-.") or "program"
+    base = ROOT / f"{name}-{config.task}-seed{config.seed}"
+    if config.control:
+        base = base.with_name(f"{base.name}-{config.control}")
+    count, found, folder = 1, base, base
+    while folder.exists():
+        count, found, folder = count + 1, folder, base.with_name(f"{base.name}-{count + 1}")
+    return found if config.resume else folder
+
+
+def _settings(config: JobConfig, recipe: Recipe) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "program": config.program,
+        "task": config.task,
+        "seed": config.seed,
+        "control": config.control,
+        "eval_size": config.eval_size,
+        "recipe": json.loads(json.dumps(asdict(recipe))),
+    }
+
+
+def _check_same(settings: Mapping[str, Any], there: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to resume a run with other settings; whether it is another program, its checkpoint says."""
+    if there.get("seed") != settings["seed"]:
+        raise OtherSeedError(f"{folder} holds a run with seed {there.get('seed')}, not {settings['seed']}")
+    other = [
+        Note(f"{name}: {there.get(name)!r} there, {settings[name]!r} here")
+        for name in ("format", "task", "control", "eval_size")
+        if there.get(name) != settings[name]
+    ]
+    old, new = there.get("recipe") or {}, settings["recipe"]
+    other += [
+        Note(f"recipe.{name}: {old.get(name)!r} there, {new.get(name)!r} here")
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
+    if other:
+        raise OtherJobError(
+            f"{folder} holds a run with other settings",
+            notes=tuple(other),
+            help="resume with those, or use another --out",
+        )
+
+
+def _read_settings(folder: Path) -> dict[str, Any] | None:
+    """The settings of the run in the folder; None when there is none."""
+    path = folder / _SETTINGS
+    try:
+        settings = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise BrokenJobFolderError(f"{path} cannot be read: {error}") from error
+    if not isinstance(settings, dict):
+        raise BrokenJobFolderError(f"{path} holds no settings of a job")
+    return settings
+
+
+def _try_to_write(folder: Path) -> None:
+    """Make the folder and write in it, before anything is computed."""
+    probe = folder / ".probe"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise UnwritableOutError(f"the output folder {folder} cannot be written: {error.strerror or error}") from error
+
+
+def _start_afresh(folder: Path) -> None:
+    """Remove what a run without a checkpoint left behind: it is made again from step 0."""
+    for name in _OF_A_RUN:
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    building = path.with_name(f".{path.name}.new")
+    building.write_text(text)
+    os.replace(building, path)
