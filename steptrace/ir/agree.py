@@ -25,6 +25,13 @@ from steptrace.ir.types import AttrValue, Type
 LANES = ("host", "packer", "trainer", "reference", "rollout", "io", "device", "link")
 """The lanes that a program has beside those its users' rows name."""
 
+CONTRACT_CHOICES = {
+    "weights": ("pinned", "freshest"),
+    "partial": ("train", "drop", "error"),
+    "empty": ("skip", "error"),
+}
+"""What the clauses of a contract may say, but for the staleness, a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Misfit:

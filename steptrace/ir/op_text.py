@@ -70,8 +70,9 @@ class OpReader:
     def _op(self) -> Op:
         reader = self.reader
         start = label = reader.token
-        if label.kind not in ("name", "value"):
-            reader.fail("an op, `loop` or `}`")
+        closed = reader.at("step", "after", "resource") and reader.ahead(1).text not in ("(", ":")
+        if closed or label.kind not in ("name", "value"):
+            reader.fail("an op, `loop` or the `}` that closes the block")
         labelled = label.kind == "name" and reader.ahead(1).text == ":"
         if labelled:
             reader.next()
@@ -191,8 +192,10 @@ class OpReader:
             self._note(item, access.value, reader.token)
             reader.expect("[")
             while True:
-                loc = reader.loc()
-                printed.append((self._effect(access), loc))
+                token = reader.token
+                effect = self._effect(access)
+                self._note(item, f"{access.value} {effect}", token)
+                printed.append((effect, reader.loc(token)))
                 if reader.expect(",", "]", after=" after an effect").text == "]":
                     break
         self.effects[item] = tuple(printed)

@@ -66,7 +66,7 @@ from steptrace.diag.text import (
     EffectsDisagreeError,
     UnknownVersionError,
 )
-from steptrace.ir.agree import misfits, resource_misfit, row_misfit
+from steptrace.ir.agree import CONTRACT_CHOICES, misfits, resource_misfit, row_misfit
 from steptrace.ir.builtin import RESOURCES, kinds_of
 from steptrace.ir.effects import effects_of
 from steptrace.ir.op_text import OpReader, PrintedEffects, read_settings
@@ -76,13 +76,6 @@ from steptrace.ir.program import Carry, Contract, Op, Program
 from steptrace.ir.reader import Reader
 from steptrace.ir.resource import Access, Effect, Resource, ResourceKind
 from steptrace.ir.row_text import read_row
-
-CONTRACT_CHOICES = {
-    "weights": ("pinned", "freshest"),
-    "partial": ("train", "drop", "error"),
-    "empty": ("skip", "error"),
-}
-"""What the clauses of a contract may say, but for the staleness, a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +147,8 @@ class _Parser:
 
     def version(self) -> None:
         reader = self.reader
-        reader.expect("steptrace", after=f" {TEXT_VERSION}, the first line of the text form,")
+        if not reader.accept("steptrace"):
+            reader.fail(f"`steptrace {TEXT_VERSION}` on the first line")
         token = reader.token
         if reader.integer("the version of the text form") != TEXT_VERSION:
             message = f"this is version {token.text} of the text form; this steptrace reads version {TEXT_VERSION}"

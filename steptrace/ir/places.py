@@ -16,8 +16,8 @@ class Places:
       lines: the lines of the text.
       table: the place of an item and of its parts. Items are ids of ops and loops, and ``resource NAME``,
         ``carry NAME``, ``row NAME``, ``contract`` and ``program``. Parts are ``""`` for the whole item,
-        ``%name`` for an operand or result, ``args``, ``results``, ``lane``, ``when``, ``end``, and
-        ``attr NAME``.
+        ``%name`` for an operand or result, ``args``, ``results``, ``lane``, ``when``, ``end``,
+        ``attr NAME``, and ``reads``, ``writes`` and ``awaits``, by themselves or with an effect after them.
     """
 
     lines: tuple[str, ...]

@@ -12,12 +12,11 @@ from steptrace.diag.text import (
     DuplicateNameError,
     UnwritableNameError,
 )
-from steptrace.ir.agree import misfits, resource_misfit, row_misfit
+from steptrace.ir.agree import CONTRACT_CHOICES, misfits, resource_misfit, row_misfit
 from steptrace.ir.lexer import NAME
-from steptrace.ir.parser import CONTRACT_CHOICES
 from steptrace.ir.predicate import And, Every, Has, MicroIs, Not, Or, Predicate, flags_of
 from steptrace.ir.program import Loop, Node, Op
-from steptrace.ir.resource import ANY, ResourceKind
+from steptrace.ir.resource import ANY, Resource, ResourceKind
 from steptrace.ir.verify.ground import Ground
 
 _NAME = re.compile(NAME)
@@ -108,7 +107,7 @@ def _atoms(predicate: Predicate) -> list[Predicate]:
 def check_resources(ground: Ground) -> None:
     """The declared resources are those that the ops name in their effects, and only cells are indexed."""
     program = ground.program
-    declared = {}
+    declared: dict[str, Resource] = {}
     for resource in program.resources:
         item = f"resource {resource.name}"
         if resource.name in declared:
@@ -120,18 +119,26 @@ def check_resources(ground: Ground) -> None:
         if not _NAME.fullmatch(resource.name):
             message = f"{resource.name!r} cannot be written as the name of a resource"
             ground.report_item(UnwritableNameError, message, item, program.loc)
+    _check_touched(ground, declared)
+
+
+def _check_touched(ground: Ground, declared: dict[str, Resource]) -> None:
+    program = ground.program
     touched = set()
     for op in program.ops():
         for effect in ground.effects(op):
             known = declared.get(effect.resource)
             if effect.resource not in touched and known is None and effect.resource != ANY:
                 message = f"`{op.id}` {effect.access.value} `{effect}`, and no resource of that name is declared"
-                ground.report(ResourcesDisagreeError, message, op, effect.access.value)
+                ground.report(ResourcesDisagreeError, message, op, f"{effect.access.value} {effect}")
             elif known is not None and effect.index is not None and known.kind is not ResourceKind.CELL:
                 message = f"`{op.id}` {effect.access.value} `{effect}`, but `{known.name}` is one {known.kind.value}"
                 help = "only a cell, one for each step, is indexed with k"
-                ground.report(BadResourceError, message, op, effect.access.value, help=help)
+                ground.report(BadResourceError, message, op, f"{effect.access.value} {effect}", help=help)
             touched.add(effect.resource)
-    for name in declared.keys() - touched:
-        message = f"no op touches the resource `{name}`"
-        ground.report_item(ResourcesDisagreeError, message, f"resource {name}", program.loc)
+    for name in declared:
+        if name not in touched:
+            message = f"no op touches the resource `{name}`"
+            ground.report_item(
+                ResourcesDisagreeError, message, f"resource {name}", program.loc, help="remove its declaration"
+            )
