@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints, overload
+from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import (
-    ContractOptionError,
     NestedTraceError,
     NotAProgramError,
-    ParameterError,
     ProgramSignatureError,
 )
 from steptrace.ir.builtin import BUILTIN, RESOURCES
@@ -21,38 +19,16 @@ from steptrace.ir.program import Contract, Node, Op, Program, Result, ops_of
 from steptrace.ir.resource import ANY, Resource
 from steptrace.ir.types import AttrValue, Type
 from steptrace.ir.verify import verify
-from steptrace.lang.attributes import TYPE_NAMES, fitted
+from steptrace.lang.parameters import OPTIONS, Parameter, contract_with, parameter_of, values_of
 from steptrace.lang.place import loc_of, user_loc
 from steptrace.lang.resources import find
 from steptrace.lang.step import Step
 from steptrace.lang.tracer import ACTIVE, Tracer
 
-_OPTIONS = tuple(option.name for option in fields(Contract))
-_MISSING = inspect.Parameter.empty
-_PARAMETER_TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-
 Weights = Literal["pinned", "freshest"]
 Partial = Literal["train", "drop", "error"]
 Empty = Literal["skip", "error"]
 StepFunction = Callable[..., None]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a program.
-
-    Attributes:
-      name: its name.
-      type: ``int``, ``float``, ``bool`` or ``str``.
-      default: its value when not given; None when it must be given.
-    """
-
-    name: str
-    type: type
-    default: AttrValue | None = None
-
-    def __str__(self) -> str:
-        return self.name if self.default is None else f"{self.name}={self.default!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +89,7 @@ def program(
       ProgramSignatureError: the function is no step.
       ContractOptionError: an option has a value it cannot have.
     """
-    chosen = _contract(Contract(), contract, user_loc())
+    chosen = contract_with(Contract(), contract, user_loc())
     if function is not None:
         return _define(function, name, chosen)
     return lambda function: _define(function, name, chosen)
@@ -128,47 +104,9 @@ def _define(function: StepFunction, name: str, contract: Contract) -> ProgramDef
     given = list(inspect.signature(function).parameters.values())
     if not given or given[0].kind not in (given[0].POSITIONAL_ONLY, given[0].POSITIONAL_OR_KEYWORD):
         raise ProgramSignatureError(f"`{function.__name__}` takes no step: its first parameter is the step", loc=loc)
-    parameters = tuple(_parameter(parameter, function, loc) for parameter in given[1:])
+    parameters = tuple(parameter_of(parameter, loc) for parameter in given[1:])
     doc = inspect.cleandoc(function.__doc__ or "")
     return ProgramDef(name or function.__name__, function, parameters, contract, doc, loc)
-
-
-def _parameter(given: inspect.Parameter, function: StepFunction, loc: Loc) -> Parameter:
-    if given.kind in (given.VAR_POSITIONAL, given.VAR_KEYWORD, given.POSITIONAL_ONLY):
-        raise ProgramSignatureError(f"`{given}` is no parameter of a program: each has a name", loc=loc)
-    if given.name in _OPTIONS:
-        raise ProgramSignatureError(
-            f"`{given.name}` is an option of the contract, not a parameter",
-            loc=loc,
-            help=f"@steptrace.program({given.name}=...); it can be given when tracing all the same",
-        )
-    annotation = given.annotation
-    word = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    type_: type | None = _PARAMETER_TYPES.get(word) or (type(given.default) if annotation is _MISSING else None)
-    if type_ is None or type_ not in _PARAMETER_TYPES.values():
-        raise ProgramSignatureError(f"parameter `{given}` is no int, float, bool or str", loc=loc)
-    if given.default is _MISSING:
-        return Parameter(given.name, type_)
-    default = fitted(given.default, type_)
-    if default is None:
-        raise ProgramSignatureError(f"the default of `{given}` is not {TYPE_NAMES[type_]}", loc=loc)
-    return Parameter(given.name, type_, default)
-
-
-def _contract(base: Contract, given: Mapping[str, object], loc: Loc) -> Contract:
-    """The contract with the options given."""
-    chosen = {name: getattr(base, name) for name in _OPTIONS} | dict(given)
-    allowed = get_type_hints(Contract)
-    for name, value in chosen.items():
-        if name not in _OPTIONS:
-            raise ContractOptionError(f"there is no option `{name}`; there are: {', '.join(_OPTIONS)}", loc=loc)
-        choices = get_args(allowed[name])
-        if choices and value not in choices:
-            raise ContractOptionError(f"`{name}` is one of {', '.join(choices)}, not {value!r}", loc=loc)
-    staleness = fitted(chosen["staleness"], int)
-    if not isinstance(staleness, int) or staleness < 0:
-        raise ContractOptionError(f"`staleness` is a number of updates, not {chosen['staleness']!r}", loc=loc)
-    return Contract(**chosen)
 
 
 def trace(program: ProgramDef, **params: AttrValue) -> Program:
@@ -191,9 +129,10 @@ def trace(program: ProgramDef, **params: AttrValue) -> Program:
         raise active.refuse(NestedTraceError("a trace cannot start inside a trace", loc=loc))
     if not isinstance(program, ProgramDef):
         raise NotAProgramError(f"only programs are traced, not {program!r}", loc=loc)
-    options = {name: value for name, value in params.items() if name in _OPTIONS}
-    contract = _contract(program.contract, options, loc)
-    values = _values(program, {name: value for name, value in params.items() if name not in _OPTIONS}, loc)
+    options = {name: value for name, value in params.items() if name in OPTIONS}
+    contract = contract_with(program.contract, options, loc)
+    given = {name: value for name, value in params.items() if name not in OPTIONS}
+    values = values_of(program.name, program.parameters, given, loc)
     tracer = Tracer(contract)
     prologue = _initial_sync(tracer, program.loc)
     token = ACTIVE.set(tracer)
@@ -206,29 +145,6 @@ def trace(program: ProgramDef, **params: AttrValue) -> Program:
     traced = _assemble(program, values, tracer, prologue, body)
     verify(traced)
     return traced
-
-
-def _values(program: ProgramDef, given: Mapping[str, AttrValue], loc: Loc) -> dict[str, AttrValue]:
-    """The parameters of a trace, defaults filled in."""
-    known = ", ".join(map(str, program.parameters)) or "none"
-    for name in given:
-        if name not in {parameter.name for parameter in program.parameters}:
-            raise ParameterError(
-                f"`{program.name}` has no parameter `{name}`; it has: {known}",
-                loc=loc,
-                help=f"the contract's options are {', '.join(_OPTIONS)}",
-            )
-    values = {}
-    for parameter in program.parameters:
-        value = given.get(parameter.name, parameter.default)
-        if value is None:
-            raise ParameterError(f"`{program.name}` needs its parameter `{parameter.name}`", loc=loc)
-        fit = fitted(value, parameter.type)
-        if fit is None:
-            wanted = TYPE_NAMES[parameter.type]
-            raise ParameterError(f"`{parameter.name}` of `{program.name}` is {wanted}, not {value!r}", loc=loc)
-        values[parameter.name] = fit
-    return values
 
 
 def _initial_sync(tracer: Tracer, loc: Loc) -> tuple[Node, ...]:

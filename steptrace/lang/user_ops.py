@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, overload
 
 from steptrace.diag.tracing import OpCallError, OpDeclarationError
@@ -103,7 +104,7 @@ def op(
         base type and adds one; ``"share: scalar"`` names the value.
       reads: resources it reads; with neither ``reads`` nor ``writes`` it touches everything.
       writes: resources it writes.
-      lane: what runs it.
+      lane: the lane that issues it.
       blocking: whether it returns only when its work is finished.
       may_fail: whether it can fail for a reason outside the program.
       name: its name; the function's name when empty.
@@ -116,27 +117,25 @@ def op(
       ResourceError: an effect names no declared resource.
     """
 
-    def define(function: Callable[..., Any]) -> UserOp:
-        if not inspect.isfunction(function):
-            raise OpDeclarationError(f"an op is a function, not {function!r}", loc=user_loc())
-        loc = loc_of(function)
-        row = declared_row(
-            function,
-            loc,
-            name=name or function.__name__,
-            takes=takes,
-            gives=gives,
-            reads=reads,
-            writes=writes,
-            lane=lane,
-            blocking=blocking,
-            may_fail=may_fail,
-        )
-        made = UserOp(function, row)
-        _defined.setdefault(row.name, []).append(made)
-        return made
+    row_of = partial(
+        declared_row,
+        takes=takes,
+        gives=gives,
+        reads=reads,
+        writes=writes,
+        lane=lane,
+        blocking=blocking,
+        may_fail=may_fail,
+    )
+    return partial(_define, name, row_of) if function is None else _define(name, row_of, function)
 
-    return define if function is None else define(function)
+
+def _define(name: str, row_of: Callable[..., OpKind], function: Callable[..., Any]) -> UserOp:
+    if not inspect.isfunction(function):
+        raise OpDeclarationError(f"an op is a function, not {function!r}", loc=user_loc())
+    made = UserOp(function, row_of(function, loc_of(function), name=name or function.__name__))
+    _defined.setdefault(made.kind.name, []).append(made)
+    return made
 
 
 def implementation(row: OpKind | str) -> Callable[..., Any] | None:

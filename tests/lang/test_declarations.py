@@ -12,7 +12,7 @@ from steptrace.diag.loc import Loc
 from steptrace.ir.kind import REQUIRED, Attr, Given, Operand
 from steptrace.ir.program import Contract
 from steptrace.ir.resource import Resource, ResourceKind
-from steptrace.lang.definition import Parameter
+from steptrace.lang.parameters import Parameter
 from steptrace.lang.user_ops import implementation
 
 
