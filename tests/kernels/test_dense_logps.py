@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from steptrace_kernels.logps import dense_logps
 
 ROWS, LENGTH, VOCAB = 3, 9, 11

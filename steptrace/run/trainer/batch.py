@@ -61,8 +61,9 @@ def check_arrays(arrays: Mapping[str, Any], where: str) -> None:
     """
     shape: tuple[int, ...] | None = None
     for name, array in arrays.items():
-        if not hasattr(array, "dtype") or array.dtype == object:
-            raise MicroBatchError(f"`{name}` of {where} is no array of numbers but a {type(array).__name__}")
+        if not hasattr(array, "dtype") or getattr(array.dtype, "kind", "V") in "OSUMm":
+            held = f"an array of {array.dtype}" if hasattr(array, "dtype") else f"a {type(array).__name__}"
+            raise MicroBatchError(f"`{name}` of {where} is no array of numbers but {held}")
         if name not in TOKEN_ARRAYS:
             continue
         try:

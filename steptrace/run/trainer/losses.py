@@ -13,9 +13,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax import lax
-from steptrace_kernels.logps.dense import Logps, dense_logps, has_predecessor
 
 from steptrace.diag.training import LossSettingError
+from steptrace_kernels.logps.dense import Logps, dense_logps, has_predecessor
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are cut off here on both sides before `exp`: e**20 is far outside any clip range, and still finite."""

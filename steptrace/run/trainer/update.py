@@ -81,9 +81,15 @@ def schedules_moved(state: Any) -> Any:
     def of_schedule(path: Any, _: Any) -> bool:
         return getattr(path[-1], "tuple_name", "") in SCHEDULE_STATES
 
-    for path, count in optax.tree_utils.tree_get_all_with_path(state, "count", of_schedule):
-        state = optax.tree_utils.tree_set(state, lambda at, _, path=path: at == path, count=count + 1)
-    return state
+    # Optax knows the type of the state a count stands in, and JAX's paths do not; its `tree_set` misses counts
+    # that stand in a dict below another count.
+    found = {_words(path) for path, _ in optax.tree_utils.tree_get_all_with_path(state, "count", of_schedule)}
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf + 1 if _words(path) in found else leaf, state)
+
+
+def _words(path: Any) -> tuple[str, ...]:
+    """A path as names, the same for optax's and for JAX's keys."""
+    return tuple(str(next(getattr(key, of) for of in ("name", "key", "idx") if hasattr(key, of))) for key in path)
 
 
 def check_optimizer(optimizer: Any, params: Any) -> Any:

@@ -26,7 +26,7 @@ PACKINGS = [
 
 
 class Stepper:
-    """One trainer that makes a first step over and over; a large rate, so that rounding of the parameters is not seen."""
+    """One trainer that makes a first step over and over; a large rate, so that rounding the parameters is not seen."""
 
     def __init__(self, start, loss, optimizer=None, model=None):
         self.trainer = JaxTrainer(model or Decoder(nnx.Rngs(0)), optimizer or optax.sgd(64.0), loss)
