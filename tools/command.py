@@ -90,9 +90,9 @@ def _flag_names(values: flags.FlagValues) -> list[str]:
 
 def _flag_row(flag: flags.Flag[object]) -> tuple[str, str]:
     """How a flag is spelled, and what it sets."""
-    value = "" if isinstance(flag, flags.BooleanFlag) else f"={_placeholder(flag)}"
-    spelled = f"--{flag.name}{value}"
-    default = "" if flag.default in (None, "", False) else f" (default {flag.default})"
+    switch = isinstance(flag, flags.BooleanFlag)
+    spelled = f"--{flag.name}" if switch else f"--{flag.name}={_placeholder(flag)}"
+    default = "" if switch or flag.default in (None, "") else f" (default {flag.default})"
     return f"-{flag.short_name}, {spelled}" if flag.short_name else spelled, f"{flag.help}{default}"
 
 
