@@ -61,7 +61,7 @@ class DecoderConfig:
         return round(self.dim * self.mlp_ratio)
 
 
-class Block(nnx.Module):
+class Block(nnx.Module):  # type: ignore[misc]  # flax is not typed here
     """One pre-norm block: attention, then a gated MLP (SwiGLU, Shazeer 2020), each added to the residual."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs) -> None:
@@ -86,10 +86,11 @@ class Block(nnx.Module):
         """The block's output [rows, length, dim] from its input and the attended values of all heads."""
         x = x + self.out(attended.reshape(x.shape))
         gate, up = jnp.split(self.gate_up(self.mlp_norm(x)), 2, axis=-1)
-        return x + self.down(nnx.silu(gate) * up)
+        output: jax.Array = x + self.down(nnx.silu(gate) * up)
+        return output
 
 
-class Decoder(nnx.Module):
+class Decoder(nnx.Module):  # type: ignore[misc]  # flax is not typed here
     """Decoder-only transformer over packed rows, with a cached path for sampling.
 
     Args:
@@ -138,7 +139,8 @@ class Decoder(nnx.Module):
         for block in self.blocks:
             query, key, value = block.project(x, angles)
             x = block.combine(x, attend(query, key, value, mask))
-        return self.final_norm(x)
+        normed: jax.Array = self.final_norm(x)
+        return normed
 
     def head(self, hidden: jax.Array) -> jax.Array:
         """float32 logits [..., vocab] of hidden states [..., dim], accumulated in float32."""
@@ -197,7 +199,8 @@ class Decoder(nnx.Module):
         return self.head(self.final_norm(x))[:, 0], KVCache(tuple(keys), tuple(values), valid)
 
     def _embed(self, tokens: jax.Array) -> jax.Array:
-        return self.embedding[...].astype(self.config.dtype)[tokens]
+        embedded: jax.Array = self.embedding[...].astype(self.config.dtype)[tokens]
+        return embedded
 
     def _angles(self, positions: jax.Array) -> jax.Array:
         return rotary_angles(positions, self.config.head_dim, self.config.rope_theta)
