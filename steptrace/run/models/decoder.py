@@ -61,7 +61,7 @@ class DecoderConfig:
         return round(self.dim * self.mlp_ratio)
 
 
-class Block(nnx.Module):  # type: ignore[misc]  # flax is not typed here
+class Block(nnx.Module):
     """One pre-norm block: attention, then a gated MLP (SwiGLU, Shazeer 2020), each added to the residual."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs) -> None:
@@ -90,7 +90,7 @@ class Block(nnx.Module):  # type: ignore[misc]  # flax is not typed here
         return output
 
 
-class Decoder(nnx.Module):  # type: ignore[misc]  # flax is not typed here
+class Decoder(nnx.Module):
     """Decoder-only transformer over packed rows, with a cached path for sampling.
 
     Args:
