@@ -15,7 +15,7 @@ from steptrace.diag.checkpoint import OutInUseError, UnwritableOutError
 from steptrace.ir import Program
 from steptrace.lang.definition import ProgramDef
 from steptrace.lang.reference import resolve
-from steptrace.lower import lower
+from steptrace.lower import Plan, lower
 from steptrace.run.binding import bind_parts
 from steptrace.run.digest import tree_digest
 from steptrace.run.executor import Executor
@@ -67,10 +67,7 @@ def run(
         raise BadRunOptionError(f"steps={steps} is negative")
     if steps is None and epochs is None:
         raise BadRunOptionError("neither steps nor epochs is given: the run would never end")
-    if pipeline:
-        raise UnknownPassError(f"there is no pass `{pipeline}`", help="an empty pipeline runs the program as written")
-    traced = _traced(program)
-    plan = lower(traced, target)
+    plan = plan_for(program, pipeline, target)
     parts = bind_parts(plan, bind)
     session = Session(plan, parts, seed=seed, epochs=epochs, out=_checked_out(out, resume))
     executor = Executor(session, _waiter(parts.trainer) if timed else None)
@@ -85,7 +82,7 @@ def run(
     weights, _ = parts.trainer.weights()
     info = getattr(parts.trainer, "info", None)
     return RunResult(
-        program=traced.name,
+        program=plan.program.name,
         pipeline=pipeline,
         target=target,
         seed=seed,
@@ -99,6 +96,17 @@ def run(
         phase_ms=medians,
         info=dict(info()) if callable(info) else {},
     )
+
+
+def plan_for(program: Program | ProgramDef | str, pipeline: str = "", target: str = "inline") -> Plan:
+    """The plan that `run` carries out for these arguments; fast, so whoever builds costly parts asks for it first.
+
+    Raises:
+      SteptraceError: the program, the pipeline or the target is not what it should be.
+    """
+    if pipeline:
+        raise UnknownPassError(f"there is no pass `{pipeline}`", help="an empty pipeline runs the program as written")
+    return lower(_traced(program), target)
 
 
 def _drive(

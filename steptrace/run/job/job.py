@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from steptrace.ir import Program
-from steptrace.lang.reference import resolve
-from steptrace.run.api import run
+from steptrace.run.api import plan_for, run
 from steptrace.run.job.compiles import CompileWatch
 from steptrace.run.job.config import JobConfig
 from steptrace.run.job.control import ShuffledRewards
@@ -61,7 +60,7 @@ def run_job(config: JobConfig) -> dict[str, Any]:
       SteptraceError: with a code, for whatever the caller can mend.
     """
     start = time.perf_counter()
-    program = resolve(config.program)
+    program = plan_for(config.program, config.pipeline, config.target).program
     recipe = config.recipe or recipe_for(config.task)
     steps = config.steps or recipe.steps
     with Show(quiet=config.json, steps=steps) as show:
