@@ -11,6 +11,7 @@ from absl import flags
 
 from ..command import Command
 from ..table import aligned
+from .load import ForeignLoad, shown
 
 _EVALUATED = 32
 """Held-out problems of the job's evaluations, which are not what is measured."""
@@ -27,6 +28,7 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     from steptrace.run.job import JobConfig, run_job
 
     program = operands[0] if operands else "grpo"
+    load = ForeignLoad()
     with tempfile.TemporaryDirectory() as out:
         summary = run_job(
             JobConfig(
@@ -41,7 +43,12 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
             )
         )
     figures = {name: summary[name] for name in ("program", "task", "steps", "seed", "phase_ms", "phase_seconds")}
-    print(json.dumps(figures) if values.json else phase_table(figures))
+    foreign = load.share()
+    if values.json:
+        print(json.dumps({**figures, "foreign_cpu": foreign}))
+        return 0
+    print(phase_table(figures))
+    print(f"\nother processes took {shown(foreign)} of the machine meanwhile")
     return 0
 
 
