@@ -13,8 +13,7 @@ One op a line; ``#`` starts a comment; blank lines are skipped. The grammar, wit
                 "lane" "=" word patterns {"if" "(" word "=" literal ")" patterns} {setting} [place] NL
     patterns  = ["reads" "[" list(pattern) "]"] ["writes" "[" list(pattern) "]"] ["awaits" "[" list(pattern) "]"]
     pattern   = effect, where "w" may stand for the staleness: rollout.weights[k-1-w]
-    setting   = ("device" | "blocking" | "may_fail" | "declares" | "binds" | "cost" | "laws" | "doc" | "example"
-              | "user") "=" literal                    (* in this order *)
+    setting   = NAME "=" literal                       (* a field of OpKind, in their order: blocking=false *)
     operand   = word ":" ("any" | BASE) ["<" list(word) ">"]
     given     = word ":" BASE ["<" list(word | word "." "*") ">"]
     attr      = word ":" ("bool" | "int" | "float" | "str" | "tuple") ["required" | "=" literal]

@@ -6,6 +6,7 @@ import json
 import os.path
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 
 from steptrace.diag.loc import Loc
 from steptrace.ir.builtin import RESOURCES, kinds_of
@@ -23,7 +24,9 @@ TEXT_VERSION = 1
 ROW_DEFAULTS = OpKind("")
 """The values of a row that its line leaves out."""
 
-ROW_SETTINGS = ("device", "blocking", "may_fail", "declares", "binds", "cost", "laws", "doc", "example", "user")
+_ROW_PHRASES = ("name", "operands", "results", "attrs", "reads", "writes", "awaits", "variants", "lane", "loc")
+
+ROW_SETTINGS = tuple(field.name for field in fields(OpKind) if field.name not in _ROW_PHRASES)
 """The settings of a user's row that are written ``name=value``, in the order of its line."""
 
 _PLAIN = re.compile(NAME)
