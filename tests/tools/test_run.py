@@ -111,7 +111,7 @@ def test_the_table_of_phases():
         "task": "chain_sum",
         "steps": 4,
         "phase_ms": {"fwd_bwd": 20.0, "update": 2.5},
-        "phase_seconds": {"update": 0.5, "fwd_bwd": 1.5},
+        "phase_seconds": {"update": 0.5, "fwd_bwd": 1.5, "free": 0.0},
     }
     assert phase_table(figures).splitlines() == [
         "grpo on chain_sum, 4 steps",

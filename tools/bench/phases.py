@@ -17,6 +17,10 @@ _EVALUATED = 32
 """Held-out problems of the job's evaluations, which are not what is measured."""
 
 
+_SHOWN = 0.005
+"""Seconds of the whole run below which a phase has no line."""
+
+
 def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("task", "spell_backward", "name of a reasoning-gym dataset", flag_values=values)
     flags.DEFINE_integer("steps", 50, "steps to measure", 1, flag_values=values)
@@ -53,10 +57,11 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
 
 
 def phase_table(figures: Mapping[str, Any]) -> str:
-    """The phases, longest first: median milliseconds a step, seconds of the run, share of all phases."""
+    """The phases that take any time, longest first: median milliseconds a step, seconds in all, share."""
     total = sum(figures["phase_seconds"].values()) or 1.0
     rows = [("phase", "ms a step", "s in all", "share")]
-    for kind, seconds in sorted(figures["phase_seconds"].items(), key=lambda item: -item[1]):
+    longest = sorted(figures["phase_seconds"].items(), key=lambda item: -item[1])
+    for kind, seconds in (item for item in longest if item[1] >= _SHOWN):
         median = figures["phase_ms"].get(kind, 0.0)
         rows.append((kind, f"{median:9.2f}", f"{seconds:8.2f}", f"{seconds / total:5.1%}"))
     rows.append(("all", f"{sum(figures['phase_ms'].values()):9.2f}", f"{total:8.2f}", ""))

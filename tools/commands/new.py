@@ -21,18 +21,18 @@ def _run(operands: list[str], _: flags.FlagValues) -> int:
 
     folder = Path(operands[0])
     contents = _contents()
-    there = [name for name in contents if (folder / name).exists()]
-    if there:
-        raise WouldOverwriteError(
-            f"`{folder}` already has {', '.join(there)}", help="name another folder, or move the files away"
-        )
     try:
+        there = sorted(name for name in contents if (folder / name).exists())
+        if there:
+            raise WouldOverwriteError(
+                f"`{folder}` already has {', '.join(there)}", help="name another folder, or move the files away"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
             (folder / name).write_text(text)
     except OSError as error:
         raise OutputNotWritableError(f"cannot write to `{folder}`: {error.strerror}") from error
-    print(f"wrote {', '.join(contents)} to {folder}; start with: python {folder / 'job.py'}")
+    print(f"wrote {', '.join(sorted(contents))} to {folder}; start with: python {folder / 'job.py'}")
     return 0
 
 
