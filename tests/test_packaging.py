@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -37,7 +38,12 @@ def test_every_dependency_has_a_tested_version():
 
 @pytest.mark.slow
 def test_a_wheel_has_all_that_an_installation_needs(tmp_path: Path):
-    line = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT]
+    source = tmp_path / "source"
+    for folder in SETUP["package-dir"].values():
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    line = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, source]
     subprocess.run(line, check=True, capture_output=True)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
