@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 from steptrace.diag.base import Note
@@ -124,5 +125,9 @@ def _plain(leaves: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as(like: Any, array: jax.Array) -> jax.Array:
-    """The stored array as what it was."""
-    return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
+    """The stored array as what it was; where ``like`` is not bound to a device, neither is it.
+
+    Orbax binds what it reads, and a leaf would compile again for an argument that is bound.
+    """
+    free = array if like.committed else jnp.array(np.asarray(array))
+    return jax.random.wrap_key_data(free, impl=jax.random.key_impl(like)) if _is_key(like) else free

@@ -48,7 +48,9 @@ class Stepper:
         return max(np.linalg.norm(self.step(split) - whole) / update for split in splits)
 
 
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize(
+    "loss", [pytest.param(loss, marks=[pytest.mark.slow] * (name != "sft"), id=name) for name, loss in LOSSES.items()]
+)
 def test_split_and_packing_do_not_matter(loss, tmp_path):
     assert Stepper(tmp_path, loss).distance(*SPLITS, *PACKINGS) <= 1e-6
 
@@ -73,9 +75,10 @@ def test_control_a_model_that_looks_across_segments_depends_on_the_packing(tmp_p
     assert Stepper(tmp_path, SftLoss(), model=Decoder(nnx.Rngs(0), isolate=False)).distance(PACKINGS[0]) > 1e-2
 
 
+@pytest.mark.slow
 def test_adam_stays_near(tmp_path):
-    # Adam divides each gradient by its own size: the rounding of a small one is as large as that of a large one.
-    assert Stepper(tmp_path, LOSSES["token_mean"], optax.adam(1.0)).distance(*SPLITS) <= 1e-5
+    # Its first step is near the gradient's sign and hides errors of scale: SGD is the strict test, this one a bound.
+    assert Stepper(tmp_path, LOSSES["token_mean"], optax.adam(1.0)).distance(*SPLITS) <= 1e-6
 
 
 def test_the_count_is_the_trained_tokens_of_the_whole_step(tmp_path):

@@ -58,6 +58,7 @@ def whole_state(trainer, folder):
     )
 
 
+@pytest.mark.slow
 def test_steps_after_a_nan_are_as_if_it_had_been_absent(tmp_path):
     poisoned, absent = (JaxTrainer(Noisy(), optimizer(), square_loss) for _ in range(2))
     for step in range(4):

@@ -1,12 +1,14 @@
 """Saving and restoring: the same trainer bit for bit, and nothing from a file that is not whole."""
 
+import gc
+
 import jax
 import numpy as np
 import optax
 import pytest
 from flax import nnx
 from test_skipped_updates import Noisy, optimizer, square_loss, step_batches
-from trainer_cases import Scale, linear_loss, numbers, params_of, train
+from trainer_cases import Scale, backend_compiles, linear_loss, numbers, params_of, train
 
 from steptrace.diag.training import DamagedStateError, OtherModelError, StateNotWrittenError
 from steptrace.run.digest import tree_digest
@@ -22,6 +24,7 @@ def digest(trainer):
     return tree_digest(plain)
 
 
+@pytest.mark.slow
 def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path):
     trainer = noisy()
     for step in range(2):
@@ -35,14 +38,14 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path):
     assert digest(other) == at_two
     assert other.get_metrics() == {}
     assert other.weights()[1] == 2
-    traces = dict(other.info()["compiles"])
-    for each in (trainer, other):
-        for step in range(2, 4):
-            train(each, *step_batches(step))
+    with backend_compiles() as compiled:
+        for each in (trainer, other):
+            for step in range(2, 4):
+                train(each, *step_batches(step))
+    assert compiled == []
     assert digest(other) == digest(trainer) != at_two
     assert other.params_digest() == trainer.params_digest()
     assert other.get_records() == trainer.get_records()[-2:]
-    assert other.info()["compiles"] == traces
 
 
 def test_the_optimizer_count_is_restored(tmp_path):
@@ -91,6 +94,7 @@ def test_no_harm_to_any_file_goes_unseen(saved, harm):
             np.testing.assert_allclose(params_of(trainer), [1.8], rtol=1e-6)
         path.write_bytes(whole)
     assert refused >= 2
+    gc.collect()  # the reads that Orbax leaves behind complain when they go
 
 
 def test_no_checkpoint_there(tmp_path):

@@ -1,5 +1,6 @@
 """Sequences, packings and tiny models for the trainer's tests."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax
@@ -142,6 +143,21 @@ def train(trainer, *micro_batches: MicroBatch) -> None:
     for micro_batch in micro_batches:
         trainer.fwd_bwd(micro_batch)
     trainer.update()
+
+
+@contextmanager
+def backend_compiles():
+    """A list that grows with each program the backend compiles."""
+    seen = []
+
+    def listen(name, *_, **__):
+        seen.extend([name] if "backend_compile" in name else [])
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def flat(tree) -> np.ndarray:
