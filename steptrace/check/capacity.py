@@ -1,0 +1,80 @@
+"""Edges from capacities: a place must be free before it is used again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptrace.check.access import Location, Mode, Touch, locations_of
+from steptrace.check.edge import Edge, EdgeKind
+from steptrace.check.units import ALWAYS_PRESENT, Units
+from steptrace.ir.resource import ResourceKind
+
+
+def capacity_edges(units: Units) -> Iterator[Edge]:
+    """The last use of an entry comes before the next producer that needs its place, ``capacity`` entries later.
+
+    A cell with a capacity holds that many steps' cells at a time; a fifo that many entries. A slot needs no edge of
+    its own: its accesses are ordered as those of one thing, so it never holds more than one entry.
+    """
+    for location in locations_of(units):
+        if location.resource.capacity < 1:
+            continue
+        if location.resource.kind is ResourceKind.CELL:
+            yield from _cells(location)
+        elif location.resource.kind is ResourceKind.FIFO:
+            yield from _queue(location)
+
+
+def _cells(location: Location) -> Iterator[Edge]:
+    capacity = location.resource.capacity
+    life = [touch for touch in location.touches if touch.index is not None]
+    life.sort(key=lambda touch: (-_step(touch), touch.unit.index))
+    for last in _last_uses(life):
+        for first in _first_writers(life):
+            distance = capacity + _step(last) - _step(first)
+            yield _edge(last, first, distance, location)
+
+
+def _last_uses(life: list[Touch]) -> list[Touch]:
+    """The last writer that every step has, and all that stands after it."""
+    for at in range(len(life) - 1, -1, -1):
+        if life[at].writes and life[at].unit.presence == ALWAYS_PRESENT:
+            return life[at:]
+    return life
+
+
+def _first_writers(life: list[Touch]) -> list[Touch]:
+    """The first writer that every step has, and those before it."""
+    writers = []
+    for touch in life:
+        if touch.writes:
+            writers.append(touch)
+            if touch.unit.presence == ALWAYS_PRESENT:
+                break
+    return writers
+
+
+def _queue(location: Location) -> Iterator[Edge]:
+    capacity, pairing = location.resource.capacity, location.pairing
+    pushes = [touch for touch in location.touches if touch.mode is Mode.PUSH]
+    pops = [touch for touch in location.touches if touch.mode is Mode.POP]
+    if not pairing.counted:
+        distance = max(1, capacity // max(1, len(pushes)))
+        for pop in pops:
+            for push in pushes:
+                yield _edge(pop, push, distance, location)
+        return
+    for at, pop in enumerate(pops):
+        steps, push = divmod(at + capacity, len(pushes))
+        yield _edge(pop, pushes[push], steps, location)
+
+
+def _edge(last: Touch, first: Touch, distance: int, location: Location) -> Edge:
+    event = "issue" if last.unit.device else "done"
+    name, capacity = location.resource.name, location.resource.capacity
+    return Edge(last.unit.id, first.unit.id, distance, None, EdgeKind.CAPACITY, name, event, note=str(capacity))
+
+
+def _step(touch: Touch) -> int:
+    assert touch.index is not None, "an access to one cell has an index"
+    return touch.index.step

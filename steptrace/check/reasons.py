@@ -1,0 +1,78 @@
+"""The reason of an edge as a sentence, in the words of a train step."""
+
+from __future__ import annotations
+
+from steptrace.check.edge import Edge, EdgeKind
+
+_NOUNS = {
+    "rng": "the random state",
+    "prompts.cursor": "the position in the prompt source",
+    "rollout.weights": "the rollout weights",
+    "policy.version": "the policy version",
+    "queue.groups": "the queue of groups",
+    "queue.serving": "the serving cursor",
+    "queue.training": "the training cursor",
+    "host": "the host memory of the step",
+    "packer": "the packer's buffer",
+    "reference.params": "the reference's parameters",
+    "params": "the parameters",
+    "grads": "the gradient accumulator",
+    "optimizer": "the optimizer state",
+    "trainer.step": "the trainer's step count",
+    "trainer.metrics": "the trainer's metrics buffer",
+    "metrics": "the metrics of the step",
+    "trainer.staged": "the micro-batch that the trainer holds",
+    "trainer.held": "the update that the trainer holds back",
+    "trainer.copied": "the copy of the parameters",
+    "trainer.snapshot": "the copy of the trainer's state",
+    "trainer.record": "the metrics set aside",
+    "rollout.arrived": "the weights that arrived at the rollout",
+    "sync.round": "the sync round",
+}
+_OBSERVERS = {
+    "trainer.calls": "the trainer gets",
+    "checkpoints": "the checkpoint store sees",
+    "log": "the log shows",
+    "callbacks": "users' callbacks see",
+}
+
+
+def instance(id: str, step: int = 0, micro: int | None = None) -> str:
+    """An instance in words: ``fwd_bwd`` of step k+1."""
+    if micro is not None:
+        return f"`{id}` of micro-batch m{micro:+d}" if micro else f"`{id}` of micro-batch m"
+    return f"`{id}` of step k{step:+d}" if step else f"`{id}` of step k"
+
+
+def ends_of(edge: Edge) -> tuple[str, str]:
+    """The two instances of an edge in words."""
+    if edge.micro is not None:
+        return instance(edge.before, micro=0), instance(edge.after, micro=edge.micro)
+    return instance(edge.before), instance(edge.after, edge.distance)
+
+
+def noun(what: str) -> str:
+    """A resource in words; its own name in backquotes where there are none."""
+    return _NOUNS.get(what.partition("[")[0], f"`{what}`")
+
+
+def reason_of(edge: Edge) -> str:
+    """Why the first instance of an edge comes before the second, one sentence without a full stop."""
+    a, b = ends_of(edge)
+    thing, name = noun(edge.what), edge.what.partition("[")[0]
+    if edge.kind is EdgeKind.RAW and name == "rollout.weights" and "[" in edge.what:
+        return f"{b} uses the rollout weights that {a} publishes" + (f" ({edge.note})" if edge.note else "")
+    if name in _OBSERVERS and edge.kind in (EdgeKind.CHANNEL, EdgeKind.WAW, EdgeKind.RAW):
+        return f"{_OBSERVERS[name]} {a} before {b}"
+    done = " has finished" if edge.from_event == "done" and edge.kind is EdgeKind.RAW else ""
+    return {
+        EdgeKind.VALUE: f"{b} uses `{edge.what}`, which {a} makes",
+        EdgeKind.RAW: f"{b} needs {thing} as {a} leaves it" + (f", once it{done}" if done else ""),
+        EdgeKind.WAR: f"{b} overwrites {thing}, which {a} still reads",
+        EdgeKind.WAW: f"{a} and {b} both write {thing}, in this order",
+        EdgeKind.CHANNEL: f"{thing} shows {a} before {b}",
+        EdgeKind.FIFO: f"{b} comes after {a} at {thing}: what is put on first is taken first",
+        EdgeKind.CAPACITY: f"{b} needs a place in {thing}, which holds {edge.note}, and {a} releases it",
+        EdgeKind.EXISTS: f"{b} runs only if {a} found that the step exists",
+        EdgeKind.BARRIER: f"{a} or {b} declares no effects, so neither may pass the other",
+    }[edge.kind]

@@ -1,0 +1,236 @@
+"""What a schedule means: which instances each lane runs, in which order, for given counts and flags.
+
+For each lane, for t from -S to N-1 with S the largest shift, for each node of the step in order: an op runs
+step t + shift if that exists, a peeled op only where its step has that micro-batch; a loop runs step t, and inside
+it an op runs micro-batch u + shift for u from -s, with s the largest shift inside, where that is one of the loop's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from steptrace.check.validation.sides import Pair, Side, flag_names, side_of
+from steptrace.ir import (
+    ALWAYS,
+    Always,
+    And,
+    Every,
+    First,
+    Flag,
+    Has,
+    Last,
+    Loop,
+    MicroIs,
+    Node,
+    Not,
+    Op,
+    Or,
+    Predicate,
+    Program,
+)
+
+FlagKey: TypeAlias = tuple[str, str, int, int, tuple[int, ...]]
+"""A flag of a run: source op, part, position of the result, step, counters; for a capability its name and zeros."""
+
+
+class Instance(NamedTuple):
+    """One run of an op.
+
+    Attributes:
+      site: number of the op in its program.
+      step: its step; -1 before the first.
+      path: its counters in the loops around it: ``(m,)`` in a micro-batch loop, ``(e, j, m)`` in epochs.
+    """
+
+    site: int
+    step: int
+    path: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The facts of one run.
+
+    Attributes:
+      counts: micro-batches of each step; its length is the number of steps.
+      flags: the flags that are true.
+      phase: the step of the whole run at which this window begins, for conditions ``every n``.
+    """
+
+    counts: tuple[int, ...]
+    flags: frozenset[FlagKey] = frozenset()
+    phase: int = 0
+
+    def __str__(self) -> str:
+        counts = ", ".join(map(str, self.counts))
+        text = f"{len(self.counts)} steps of {counts or 'no'} micro-batches"
+        if self.phase:
+            text += f", the first of them step {self.phase} of the run"
+        shown = ", ".join(sorted(flag_text(flag) for flag in self.flags))
+        return text + (f", true: {shown}" if shown else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The instances of a run.
+
+    Attributes:
+      instances: all of them; lanes and orders speak of positions in it.
+      lanes: for each lane its instances, in the order in which it runs them.
+    """
+
+    instances: tuple[Instance, ...]
+    lanes: dict[str, tuple[int, ...]]
+
+
+def flag_text(flag: FlagKey) -> str:
+    """A flag in words: ``fwd_bwd.stage@(1,0)``, ``has(async_sync)``."""
+    op, part, position, step, path = flag
+    if part == "has":
+        return f"has({op})"
+    name = f"{op}.{part}" if part else op
+    return f"{name}{where(step, path)}" + (f"[{position}]" if not part else "")
+
+
+def where(step: int, path: tuple[int, ...]) -> str:
+    """The place of an instance: ``@1`` or ``@(1,0)``."""
+    return f"@({','.join(map(str, (step, *path)))})" if path else f"@{step}"
+
+
+def run_order(
+    program: Program, counts: tuple[int, ...], flags: frozenset[FlagKey] = frozenset()
+) -> dict[str, list[tuple[str, int, tuple[int, ...]]]]:
+    """What each lane of a program runs: op id, step and counters, in order; see the module.
+
+    Args:
+      program: a program or a schedule.
+      counts: micro-batches of each step.
+      flags: the flags that are true.
+    """
+    side = side_of(program)
+    found = lanes_of(side, Setting(counts, flags))
+    return {
+        lane: [
+            (side.sites[one.site].op.id, one.step, one.path) for one in (found.instances[position] for position in line)
+        ]
+        for lane, line in found.lanes.items()
+    }
+
+
+def lanes_of(side: Side, setting: Setting) -> Lanes:
+    """The instances of a run, lane by lane."""
+    return _Enumeration(side, setting).lanes()
+
+
+class _Enumeration:
+    """Walks a step for each t, and notes the instances that run."""
+
+    def __init__(self, side: Side, setting: Setting) -> None:
+        self.side = side
+        self.setting = setting
+        self.steps = len(setting.counts)
+        self.instances: list[Instance] = []
+        self.order: dict[str, list[int]] = {}
+
+    def lanes(self) -> Lanes:
+        program = self.side.program
+        self._nodes(program.prologue, -1, ())
+        for at in range(-self.side.ahead, self.steps):
+            for node in program.body:
+                if isinstance(node, Loop):
+                    if at >= 0:
+                        self._loop(node, at, ())
+                else:
+                    self._top(node, at + node.shift)
+        self._nodes(program.epilogue, self.steps, ())
+        return Lanes(tuple(self.instances), {lane: tuple(line) for lane, line in self.order.items()})
+
+    def _top(self, op: Op, step: int) -> None:
+        if not 0 <= step < self.steps:
+            return
+        if op.micro is None:
+            self._run(op, step, ())
+        elif op.micro < self.setting.counts[step]:
+            self._run(op, step, (op.micro,))
+
+    def _nodes(self, nodes: tuple[Node, ...], step: int, path: tuple[int, ...]) -> None:
+        for node in nodes:
+            if isinstance(node, Loop):
+                self._loop(node, step, path)
+            else:
+                self._run(node, step, path)
+
+    def _loop(self, loop: Loop, step: int, path: tuple[int, ...]) -> None:
+        if loop.kind != "micro_batches":
+            for item in range(loop.count or 0):
+                self._nodes(loop.body, step, (*path, item))
+            return
+        count = self.setting.counts[step] if 0 <= step < self.steps else 0
+        ahead = max((node.shift for node in loop.body if isinstance(node, Op)), default=0)
+        for at in range(-max(ahead, 0), count):
+            for node in loop.body:
+                item = at + node.shift if isinstance(node, Op) else at
+                if loop.start <= item < count:
+                    self._nodes((node,), step, (*path, item))
+
+    def _run(self, op: Op, step: int, path: tuple[int, ...]) -> None:
+        site = self.side.by_id[op.id]
+        if op.when != ALWAYS and not holds(op.when, self.side, self.setting, step, path):
+            return
+        self.order.setdefault(op.lane, []).append(len(self.instances))
+        self.instances.append(Instance(site.number, step, path))
+
+
+def holds(predicate: Predicate, side: Side, setting: Setting, step: int, path: tuple[int, ...]) -> bool:
+    """Whether a condition is true for the instance of a step with these counters."""
+    match predicate:
+        case Always():
+            return True
+        case First():
+            return path[-1] == 0
+        case Last():
+            return path[-1] == setting.counts[step] - 1
+        case MicroIs(index):
+            return path[-1] == index
+        case Every(period):
+            return (step + setting.phase + 1) % period == 0
+        case Has(capability):
+            return (capability, "has", 0, 0, ()) in setting.flags
+        case Flag(name):
+            return _flag(name, side, setting, step, path)
+        case Not(term):
+            return not holds(term, side, setting, step, path)
+        case And(terms):
+            return all(holds(term, side, setting, step, path) for term in terms)
+        case Or(terms):
+            return any(holds(term, side, setting, step, path) for term in terms)
+
+
+def _flag(name: str, side: Side, setting: Setting, step: int, path: tuple[int, ...]) -> bool:
+    site, position = side.makers[name]
+    if side.given(name) == "exists":
+        return True
+    inside = path[: site.depth]
+    if side.given(name) == "last":
+        return inside[-1] == setting.counts[step] - 1
+    return (*site.value(position), step, inside) in setting.flags
+
+
+def free_flags(pair: Pair, counts: tuple[int, ...]) -> tuple[FlagKey, ...]:
+    """The flags on which the conditions of a pair depend in a run of these counts, and which nothing else settles."""
+    found: dict[FlagKey, None] = {}
+    for side in (pair.source, pair.schedule):
+        facts = dict.fromkeys(fact for site in side.sites for fact in flag_names(site.op.when))
+        makers: dict[int, list[int]] = {}
+        for fact in facts:
+            if isinstance(fact, Has):
+                found[fact.capability, "has", 0, 0, ()] = None
+            elif fact.name in side.makers and side.given(fact.name) not in ("last", "exists"):
+                site, position = side.makers[fact.name]
+                makers.setdefault(site.number, []).append(position)
+        if makers:
+            for one in lanes_of(side, Setting(counts)).instances:
+                for position in makers.get(one.site, ()):
+                    found[(*side.sites[one.site].value(position), one.step, one.path)] = None
+    return tuple(sorted(found, key=lambda flag: (flag[3], flag[4], flag[:3])))

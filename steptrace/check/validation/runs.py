@@ -1,0 +1,281 @@
+"""One run of a side: its lanes, the waits between them, and a line in which it can happen.
+
+The waits are those that a schedule needs: two instances on different lanes that touch the same cell, one of them
+writing, keep the order of the source; a value is made before it is used; what belongs to a step waits until the take
+knows that the step exists. Every line that keeps the lanes and the waits orders all conflicts alike, so one is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from steptrace.check.validation.instances import Instance, Lanes, Setting, lanes_of, where
+from steptrace.check.validation.parts import RANK
+from steptrace.check.validation.sides import Pair, Side, Site, Touch
+from steptrace.ir import ResourceKind, Use
+
+
+class Bond(IntEnum):
+    """Why one instance must come before another."""
+
+    ORDER = 0
+    """They touch the same thing and one of them writes: issued in this order."""
+    DATA = 1
+    """The second needs what the first writes: its work is finished only after that of the first."""
+    DONE = 2
+    """The second starts only when the work of the first is finished."""
+    EXISTS = 3
+    """The first tells whether the step of the second exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run.
+
+    Attributes:
+      pair: the schedule and its source.
+      side: which of the two runs.
+      setting: counts and flags.
+      lanes: what each lane runs.
+      reference: the positions of the instances in the order of the source.
+      needs: for each instance those that must come before it, each with the bond.
+    """
+
+    pair: Pair
+    side: Side
+    setting: Setting
+    lanes: Lanes
+    reference: tuple[int, ...]
+    needs: tuple[tuple[tuple[int, Bond], ...], ...]
+
+    def site(self, position: int) -> Site:
+        """The op of an instance."""
+        return self.side.sites[self.lanes.instances[position].site]
+
+    def text(self, position: int) -> str:
+        """An instance in words: ``fwd_bwd@(1,0)``."""
+        one = self.lanes.instances[position]
+        return f"{self.side.sites[one.site].op.id}{where(one.step, one.path)}"
+
+    def identity(self, position: int) -> Instance | None:
+        """The instance of the source that an instance stands for, None where the source has no such op."""
+        one = self.lanes.instances[position]
+        origin = self.pair.origin(self.side, self.side.sites[one.site])
+        return None if origin is None else Instance(origin.number, one.step, one.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A run that cannot go on: instances, each waiting for the next, and the last for the first again.
+
+    Attributes:
+      chain: pairs of an instance that waits and the one that it waits for, which stands behind the next one's waiter.
+      polled: whether a flag of the run says that something was there which cannot have been.
+    """
+
+    chain: tuple[tuple[int, int], ...]
+    polled: bool
+
+
+def run_of(pair: Pair, side: Side, setting: Setting) -> Run:
+    """A run of one side of a pair. Ops that the source does not have come after all others of their step."""
+    lanes = lanes_of(side, setting)
+    keys = [_key(pair, side, one) for one in lanes.instances]
+    reference = tuple(sorted(range(len(keys)), key=keys.__getitem__))
+    return Run(pair, side, setting, lanes, reference, _Needs(side, setting, lanes).of(reference))
+
+
+def line_of(run: Run) -> tuple[int, ...] | Stuck:
+    """An order in which the run can happen, or where it is stuck."""
+    line: list[int] = []
+    done = bytearray(len(run.lanes.instances))
+    lane_of = [0] * len(done)
+    lines = list(run.lanes.lanes.values())
+    for number, lane in enumerate(lines):
+        for position in lane:
+            lane_of[position] = number
+    waits = [
+        [before for before, _ in needs if lane_of[before] != lane_of[position]]
+        for position, needs in enumerate(run.needs)
+    ]
+    heads = [0] * len(lines)
+    moved = True
+    while moved:
+        moved = False
+        for number, lane in enumerate(lines):
+            while heads[number] < len(lane):
+                position = lane[heads[number]]
+                if not all(done[before] for before in waits[position]):
+                    break
+                done[position] = 1
+                line.append(position)
+                heads[number] += 1
+                moved = True
+    if len(line) == len(done):
+        return tuple(line)
+    return _stuck(run, lines, heads, lane_of, [[b for b in wait if not done[b]] for wait in waits])
+
+
+def _stuck(
+    run: Run, lines: list[tuple[int, ...]], heads: list[int], lane_of: list[int], open_: list[list[int]]
+) -> Stuck:
+    number = next(at for at, lane in enumerate(lines) if heads[at] < len(lane))
+    seen: list[int] = []
+    chain: list[tuple[int, int]] = []
+    while number not in seen:
+        seen.append(number)
+        head = lines[number][heads[number]]
+        chain.append((head, open_[head][0]))
+        number = lane_of[open_[head][0]]
+    ring = tuple(chain[seen.index(number) :])
+    heads_open = [lane[heads[at]] for at, lane in enumerate(lines) if heads[at] < len(lane)]
+    return Stuck(ring, any(run.site(head).kind.polls for head in heads_open))
+
+
+def _key(pair: Pair, side: Side, one: Instance) -> tuple[int, ...]:
+    """The place of an instance in the order of the source."""
+    site = side.sites[one.site]
+    origin = pair.origin(side, site)
+    if origin is None:
+        return (one.step, len(pair.source.sites), *one.path, one.site)
+    key: list[int] = [one.step]
+    for at, place in enumerate(origin.places):
+        key.append(place)
+        if at < len(one.path) and at < len(origin.loops):
+            key.append(one.path[at])
+    return (*key, RANK[site.part])
+
+
+@dataclass(slots=True)
+class _Cell:
+    """Who wrote a cell last, and who has read it since."""
+
+    writer: int | None = None
+    readers: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Leaf:
+    """The cells of a resource by index, and the accesses that touched all of it (index None)."""
+
+    cells: dict[tuple[int, ...] | None, _Cell] = field(default_factory=dict)
+    pushed: int | None = None
+
+
+class _Needs:
+    """Goes through the instances in the order of the source and notes, for each, whom it must follow."""
+
+    def __init__(self, side: Side, setting: Setting, lanes: Lanes) -> None:
+        self.side = side
+        self.setting = setting
+        self.lanes = lanes
+        self.leaves: dict[str, _Leaf] = {}
+        self.makers: dict[tuple[object, ...], int] = {}
+        self.takers: dict[int, int] = {}
+
+    def of(self, reference: tuple[int, ...]) -> tuple[tuple[tuple[int, Bond], ...], ...]:
+        found: list[tuple[tuple[int, Bond], ...]] = [()] * len(reference)
+        for position in reference:
+            needs: dict[int, Bond] = {}
+            for before, bond in self._needs(position):
+                if before != position and bond >= needs.get(before, Bond.ORDER):
+                    needs[before] = bond
+            found[position] = tuple(needs.items())
+        return tuple(found)
+
+    def _needs(self, position: int) -> Iterator[tuple[int, Bond]]:
+        one = self.lanes.instances[position]
+        site = self.side.sites[one.site]
+        if not site.kind.polls:
+            if one.step in self.takers and site.region == "step":
+                yield self.takers[one.step], Bond.EXISTS
+            yield from self._values(site, one)
+        elif self._held(site, one):
+            yield from self._values(site, one)
+        for touch in site.touches:
+            yield from self._touch(position, one, touch)
+        for at in range(len(site.op.results)):
+            self.makers[(*site.value(at), one.step, one.path)] = position
+        if site.number in self.side.taking:
+            self.takers[one.step] = position
+
+    def _held(self, site: Site, one: Instance) -> bool:
+        """Whether the flag of a polling op says that its operand was there."""
+        last = len(site.op.results) - 1
+        return (*site.value(last), one.step, one.path) in self.setting.flags
+
+    def _values(self, site: Site, one: Instance) -> Iterator[tuple[int, Bond]]:
+        for use in site.op.args:
+            key = value_key(self.side, use, one)
+            if key in self.makers:
+                yield self.makers[key], Bond.DATA
+
+    def _touch(self, position: int, one: Instance, touch: Touch) -> Iterator[tuple[int, Bond]]:
+        leaf = self.leaves.get(touch.leaf)
+        if leaf is None:
+            leaf = self.leaves[touch.leaf] = _Leaf()
+        if touch.kind is ResourceKind.FIFO and touch.writes:
+            yield from _fifo(leaf, position, touch)
+            return
+        index = cell_of(touch, one)
+        near = leaf.cells.values() if index is None else [c for k, c in leaf.cells.items() if k is None or k == index]
+        for cell in near:
+            if cell.writer is not None:
+                yield cell.writer, _bond(touch)
+            if touch.writes:
+                for reader in cell.readers:
+                    yield reader, Bond.ORDER
+        if touch.kind is ResourceKind.FIFO and leaf.pushed is not None:
+            yield leaf.pushed, Bond.DATA
+        if touch.writes and index is None:
+            leaf.cells.clear()
+        own = leaf.cells.get(index)
+        if own is None:
+            own = leaf.cells[index] = _Cell()
+        if touch.writes:
+            own.writer, own.readers = position, []
+        else:
+            own.readers.append(position)
+
+
+def _fifo(leaf: _Leaf, position: int, touch: Touch) -> Iterator[tuple[int, Bond]]:
+    """Pushes follow pushes; pops follow pops and the push before them; both follow those that only looked."""
+    cell = leaf.cells.setdefault(None, _Cell())
+    for reader in cell.readers:
+        yield reader, Bond.ORDER
+    if leaf.pushed is not None:
+        yield leaf.pushed, Bond.DATA if touch.reads else Bond.ORDER
+    if not touch.reads:
+        leaf.pushed = position
+        return
+    if cell.writer is not None:
+        yield cell.writer, Bond.DATA
+    cell.writer = position
+
+
+def _bond(touch: Touch) -> Bond:
+    if touch.awaits:
+        return Bond.DONE
+    return Bond.DATA if touch.reads else Bond.ORDER
+
+
+def cell_of(touch: Touch, one: Instance) -> tuple[int, ...] | None:
+    """The cell that an instance touches, None for all; what lies before the first step is the cell of -1."""
+    if touch.step is None:
+        return None
+    step = max(one.step + touch.step, -1)
+    return (step,) if touch.micro is None else (step, (one.path[-1] if one.path else 0) + touch.micro)
+
+
+def value_key(side: Side, use: Use, one: Instance) -> tuple[object, ...]:
+    """The key of the value that an instance uses: what made it, in which step and with which counters."""
+    maker = side.makers.get(use.name)
+    if maker is None:
+        return (use.name,)
+    site, position = maker
+    path = one.path[: site.depth]
+    if use.micro and path:
+        path = (*path[:-1], path[-1] + use.micro)
+    return (*site.value(position), one.step + use.step, path)

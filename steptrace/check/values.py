@@ -1,0 +1,50 @@
+"""Edges from values, by definition and use."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from steptrace.check.edge import Edge, EdgeKind
+from steptrace.check.units import Unit, Units
+from steptrace.ir.program import Op, Use
+
+
+def value_edges(units: Units) -> Iterator[Edge]:
+    """An edge from what makes a value to each unit that uses it."""
+    makers = makers_of(units)
+    for unit in units:
+        for use in dict.fromkeys(unit.uses()):
+            for maker in makers.get(use.name, ()):
+                if maker.id not in units.arms.get(unit.id, ()) or use.step:
+                    yield from _edges_of_use(units, maker, unit, use)
+
+
+def makers_of(units: Units) -> dict[str, list[Unit]]:
+    """For each value the units that make it: one, or the arms of a choice."""
+    makers: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        for op in unit.ops:
+            for result in op.results:
+                makers[result.name].append(unit)
+    return makers
+
+
+def _edges_of_use(units: Units, maker: Unit, user: Unit, use: Use) -> Iterator[Edge]:
+    event = "issue" if maker.device else "done"
+    what = str(use)
+    if maker.loop is None or maker.loop != user.loop or use.step:
+        yield Edge(maker.id, user.id, -use.step, None, EdgeKind.VALUE, what, event)
+        return
+    yield Edge(maker.id, user.id, 0, -use.micro, EdgeKind.VALUE, what, event)
+    if use.micro:
+        yield from _from_peeled(units, maker, user, what)
+
+
+def _from_peeled(units: Units, maker: Unit, user: Unit, what: str) -> Iterator[Edge]:
+    """The first rounds of the loop use what peeled ops made: those of the same origin."""
+    origin = maker.ops[0].origin
+    for unit in units:
+        op = unit.node
+        if isinstance(op, Op) and op.micro is not None and op.results and op.origin == origin:
+            yield Edge(unit.id, user.id, 0, None, EdgeKind.VALUE, what, "issue" if unit.device else "done")
