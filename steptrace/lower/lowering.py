@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from steptrace.diag import Note
 from steptrace.diag.binding import NotLowerableError
 from steptrace.ir import Loop, Node, Op, OpKind, Program, Use, kinds_of
 from steptrace.lower.plan import Call, LoopPlan, Plan, PlanNode, Read
+from steptrace.lower.saves import check_saves
 from steptrace.lower.targets import Target, target_named
 
 HEADS = ("next_mb", "stream_mb", "next_part")
@@ -31,55 +32,74 @@ def lower(program: Program, target: str = "inline") -> Plan:
     goal = target_named(target)
     names = [result.name for op in program.ops() for result in op.results]
     slots = {name: slot for slot, name in enumerate(dict.fromkeys(names))}
-    kinds = kinds_of(program)
+    lowering = _Lowering(goal, slots, kinds_of(program))
+    plan = Plan(
+        program,
+        goal,
+        slots,
+        lowering.nodes(program.prologue),
+        lowering.nodes(program.body),
+        lowering.nodes(program.epilogue),
+    )
+    check_saves(plan)
+    return plan
 
-    def part(nodes: tuple[Node, ...]) -> tuple[PlanNode, ...]:
-        return tuple(_lower_node(node, slots, kinds, goal) for node in nodes)
 
-    _check_carries(program, goal)
-    return Plan(program, goal, slots, part(program.prologue), part(program.body), part(program.epilogue))
+@dataclass(frozen=True, slots=True)
+class _Lowering:
+    """What the rules look at.
 
+    Attributes:
+      target: what is lowered to.
+      slots: slot of each value by name.
+      kinds: the rows of the program.
+    """
 
-def _lower_node(node: Node, slots: Mapping[str, int], kinds: Mapping[str, OpKind], target: Target) -> PlanNode:
-    if isinstance(node, Loop):
-        nodes = tuple(_lower_node(inner, slots, kinds, target) for inner in node.body)
+    target: Target
+    slots: Mapping[str, int]
+    kinds: Mapping[str, OpKind]
+
+    def nodes(self, nodes: tuple[Node, ...]) -> tuple[PlanNode, ...]:
+        return tuple(self._loop(node) if isinstance(node, Loop) else self._call(node) for node in nodes)
+
+    def _loop(self, loop: Loop) -> LoopPlan:
+        if loop.start:
+            raise NotLowerableError(
+                f"loop `{loop.id}` begins with round {loop.start}, and the `{self.target.name}` target has no rule for "
+                "rounds outside their loop",
+                loc=loop.loc,
+            )
+        nodes = self.nodes(loop.body)
         first = nodes[0]
         if isinstance(first, Call) and first.kind.name in HEADS:
-            return LoopPlan(node.id, node.kind, first, node.count, nodes[1:])
-        return LoopPlan(node.id, node.kind, None, node.count, nodes)
-    return _lower_op(node, slots, kinds[node.kind], target)
+            return LoopPlan(loop.id, loop.kind, first, loop.count, nodes[1:], loop.loc)
+        return LoopPlan(loop.id, loop.kind, None, loop.count, nodes, loop.loc)
 
+    def _call(self, op: Op) -> Call:
+        kind = self.kinds[op.kind]
+        wish = self._cannot(op, kind)
+        if wish:
+            raise NotLowerableError(f"`{op.id}` {wish}", loc=op.loc)
+        reads = tuple(self._read(use, op) for use in op.args)
+        return Call(op, kind, reads, tuple(self.slots[result.name] for result in op.results), op.when)
 
-def _lower_op(op: Op, slots: Mapping[str, int], kind: OpKind, target: Target) -> Call:
-    if op.shift:
-        raise NotLowerableError(
-            f"`{op.id}` runs {op.shift} step ahead, and the `{target.name}` target runs ops in program order",
-            loc=op.loc,
-        )
-    reads = tuple(_read(use, op, slots, target) for use in op.args)
-    return Call(op, kind, reads, tuple(slots[result.name] for result in op.results), op.when)
+    def _cannot(self, op: Op, kind: OpKind) -> str:
+        """What an op asks for that the target has no rule for, in words; "" when it has one."""
+        name = self.target.name
+        if not kind.user and kind.name not in self.target.rules:
+            return f"is a `{kind.name}`, which the `{name}` target has no rule for"
+        if op.shift:
+            return f"runs {op.shift} ahead of its place, and the `{name}` target runs ops in program order"
+        if op.micro is not None:
+            return f"stands for micro-batch {op.micro} outside its loop, which the `{name}` target has no rule for"
+        if op.attr("closes"):
+            return f"also closes the step ({op.attr('closes')}), which the `{name}` target has no rule for"
+        return ""
 
-
-def _read(use: Use, op: Op, slots: Mapping[str, int], target: Target) -> Read:
-    if use.micro or use.step not in (0, -1):
-        raise NotLowerableError(
-            f"`{op.id}` reads {use}: `{target.name}` keeps values of this step and carries of the one before",
-            loc=op.loc,
-        )
-    return Read(slots[use.name], use.name if use.step else "")
-
-
-def _check_carries(program: Program, target: Target) -> None:
-    """A checkpoint holds the carried values, so they must be known where it is saved."""
-    order = list(program.ops())
-    saves = [index for index, op in enumerate(order) if op.kind == "save_checkpoint"]
-    for index, op in enumerate(order):
-        for name in {result.name for result in op.results} & {carry.name for carry in program.carries}:
-            if saves and index > saves[0]:
-                raise NotLowerableError(
-                    f"`{op.id}` sets the carried value %{name} after `{order[saves[0]].id}` of the same step has "
-                    f"saved it, and `{target.name}` resumes from what was saved",
-                    loc=op.loc,
-                    notes=(Note("saved here", order[saves[0]].loc),),
-                    help="set it before the checkpoint",
-                )
+    def _read(self, use: Use, op: Op) -> Read:
+        if use.micro or use.step not in (0, -1):
+            raise NotLowerableError(
+                f"`{op.id}` reads {use}: `{self.target.name}` keeps values of this step and carries of the one before",
+                loc=op.loc,
+            )
+        return Read(self.slots[use.name], use.name if use.step else "")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from steptrace.diag import Loc
 from steptrace.ir import Op, OpKind, Predicate, Program
 from steptrace.lower.targets import Target
 
@@ -52,6 +53,7 @@ class LoopPlan:
       head: the call that makes the next item, run first in each iteration.
       count: number of iterations, None when the head decides.
       body: what runs in each iteration.
+      loc: the line of the `for` statement.
     """
 
     id: str
@@ -59,6 +61,7 @@ class LoopPlan:
     head: Call | None
     count: int | None
     body: tuple[PlanNode, ...]
+    loc: Loc | None = None
 
 
 PlanNode: TypeAlias = Call | LoopPlan

@@ -16,19 +16,48 @@ class Target:
 
     Attributes:
       name: its name.
+      rules: the built-in kinds of ops that it can run.
       capabilities: what rules and `has(...)` conditions may rely on.
       doc: one sentence.
     """
 
     name: str
+    rules: frozenset[str] = frozenset()
     capabilities: frozenset[str] = frozenset()
     doc: str = ""
 
+
+PLAIN_OPS = frozenset(
+    {
+        "on_step_begin",
+        "dispatch",
+        "take",
+        "reward",
+        "advantages",
+        "pack",
+        "next_mb",
+        "stream_mb",
+        "next_part",
+        "ref_logps",
+        "old_logps",
+        "fwd_bwd",
+        "update",
+        "get_metrics",
+        "save_checkpoint",
+        "sync_weights",
+        "commit",
+        "log",
+        "on_step_end",
+        "free",
+    }
+)
+"""The kinds that stand in a step as its author writes it, as against the parts that laws split them into."""
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "inline": Target(
             "inline",
+            rules=PLAIN_OPS,
             doc="Jitted leaves in this process, dispatched asynchronously, in program order on the caller's thread.",
         )
     }

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import operator
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import jax
 
 from steptrace.diag.binding import BadRunOptionError, UnknownPassError
-from steptrace.diag.checkpoint import OutInUseError, UnwritableOutError
+from steptrace.diag.checkpoint import NoCheckpointError
 from steptrace.ir import Program
-from steptrace.lang.definition import ProgramDef
+from steptrace.lang.definition import ProgramDef, trace
 from steptrace.lang.reference import resolve
 from steptrace.lower import Plan, lower
 from steptrace.run.binding import bind_parts
+from steptrace.run.borders import checked_weights
 from steptrace.run.digest import tree_digest
+from steptrace.run.drive import closing, drive
 from steptrace.run.executor import Executor
-from steptrace.run.manifest import checkpoints, forget_trained, restore_run
 from steptrace.run.result import RunResult
 from steptrace.run.session import Session
-
-_RECENT = 512
+from steptrace.run.store import checkpoints, opened
 
 
 def run(
@@ -63,38 +63,38 @@ def run(
       SteptraceError: with a code, for whatever the caller can mend. What a part raises comes through as it is, with a
         note of the op, the step and the line.
     """
-    if steps is not None and steps < 0:
-        raise BadRunOptionError(f"steps={steps} is negative")
+    if not isinstance(bind, Mapping):
+        raise BadRunOptionError(f"bind is a {type(bind).__name__}, not parts by role")
     if steps is None and epochs is None:
         raise BadRunOptionError("neither steps nor epochs is given: the run would never end")
+    steps = None if steps is None else _whole("steps", steps, 0)
+    epochs = None if epochs is None else _whole("epochs", epochs, 1)
     plan = plan_for(program, pipeline, target)
     parts = bind_parts(plan, bind)
-    session = Session(plan, parts, seed=seed, epochs=epochs, out=_checked_out(out, resume))
+    folder = _folder(out, resume)
+    session = Session(plan, parts, seed=_whole("seed", seed), epochs=epochs, out=folder)
+    if steps is None and not session.prompts_per_step:
+        raise BadRunOptionError(
+            f"steps is not given, and `{plan.program.name}` draws no prompts whose end would end it"
+        )
+    session.refuse_partial(steps)
     executor = Executor(session, _waiter(parts.trainer) if timed else None)
-    if session.out is not None and not resume:
-        forget_trained(session.out)
-    first = restore_run(session) if resume else 0
-    try:
-        done, medians = _drive(executor, parts.trackers, first, steps)
-    finally:
-        for tracker in parts.trackers:
-            tracker.close()
-    weights, _ = parts.trainer.weights()
-    info = getattr(parts.trainer, "info", None)
+    with nullcontext() if folder is None else opened(folder, resume=resume), closing(parts.trackers):
+        driven = drive(executor, session, steps, resume=resume)
     return RunResult(
         program=plan.program.name,
         pipeline=pipeline,
         target=target,
-        seed=seed,
-        steps=done,
-        first_step=first,
+        seed=session.seed,
+        steps=driven.steps,
+        first_step=driven.first,
         records=tuple(session.records),
-        params_digest=tree_digest(weights),
+        params_digest=tree_digest(checked_weights(parts.trainer.weights())[0]),
         calls_digest=session.calls.settle(),
         trained_groups_digest=session.groups_digest,
         phase_seconds=dict(executor.seconds),
-        phase_ms=medians,
-        info=dict(info()) if callable(info) else {},
+        phase_ms=driven.phase_ms,
+        info=_info(parts.trainer),
     )
 
 
@@ -109,47 +109,32 @@ def plan_for(program: Program | ProgramDef | str, pipeline: str = "", target: st
     return lower(_traced(program), target)
 
 
-def _drive(
-    executor: Executor, trackers: tuple[Any, ...], first: int, steps: int | None
-) -> tuple[int, dict[str, float]]:
-    """Run from step ``first``; returns the steps done and the median milliseconds a step of each kind.
-
-    A tracker that has a method ``phases(step, seconds)`` is told the time of each kind of op after each step.
-    """
-    watching = [tracker.phases for tracker in trackers if hasattr(tracker, "phases")]
-    recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
-    executor.prologue(first - 1)
-    step = first
-    while (steps is None or step < steps) and executor.step(step):
-        for kind, seconds in executor.step_seconds.items():
-            recent[kind].append(seconds * 1e3)
-        for tell in watching:
-            tell(step, dict(executor.step_seconds))
-        step += 1
-    executor.epilogue(step - 1)
-    return step, {kind: median(values) for kind, values in recent.items()}
-
-
 def _traced(program: Program | ProgramDef | str) -> Program:
     if isinstance(program, str):
         return resolve(program)
-    return program.trace() if isinstance(program, ProgramDef) else program
+    return program if isinstance(program, Program) else trace(program)
 
 
-def _checked_out(out: str | Path | None, resume: bool) -> Path | None:
-    """The output folder, made and tried; raises when it cannot be written or holds another run."""
+def _whole(name: str, value: Any, least: int | None = None) -> int:
+    """An option that is a whole number."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise BadRunOptionError(f"{name}={value!r} is not a whole number") from None
+    if least is not None and number < least:
+        raise BadRunOptionError(f"{name}={number}, and at least {least} is needed")
+    return number
+
+
+def _folder(out: str | Path | None, resume: bool) -> Path | None:
+    """The output folder; to resume, there is a checkpoint below it."""
     if out is None:
+        if resume:
+            raise BadRunOptionError("resume=True needs out, the folder of the run to go on with")
         return None
     folder = Path(out)
-    try:
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        probe = folder / "checkpoints" / ".probe"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise UnwritableOutError(f"the output folder {folder} cannot be written: {error.strerror or error}") from error
-    if not resume and checkpoints(folder):
-        raise OutInUseError(f"{folder} holds the checkpoints of a run", help="add --resume, or choose another folder")
+    if resume and not checkpoints(folder):
+        raise NoCheckpointError(f"there is no checkpoint below {folder}")
     return folder
 
 
@@ -157,3 +142,10 @@ def _waiter(trainer: Any) -> Callable[[], None]:
     """How to wait for the devices: as the trainer says, or for every array that this process holds."""
     wait = getattr(trainer, "wait_for_device", None)
     return wait if callable(wait) else lambda: jax.block_until_ready(jax.live_arrays())
+
+
+def _info(trainer: Any) -> dict[str, Any]:
+    """What the trainer says of itself, when it says something."""
+    info = getattr(trainer, "info", None)
+    said = info() if callable(info) else {}
+    return dict(said) if isinstance(said, Mapping) else {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
 from steptrace.diag.base import Note
-from steptrace.diag.binding import UnboundOpError, UnboundPartError, UnknownRoleError, WrongPartError
+from steptrace.diag.binding import PartResultError, UnboundPartError, UnknownRoleError, WrongPartError
 from steptrace.lang.parts import (
     Advantages,
     Callback,
@@ -21,10 +21,10 @@ from steptrace.lang.parts import (
     Tracker,
     Trainer,
 )
-from steptrace.lang.records import Prompt
-from steptrace.lang.user_ops import implementation
 from steptrace.lower import Call, Plan
+from steptrace.run.borders import CheckedPrompts
 from steptrace.run.data.packing import Packer
+from steptrace.run.own_ops import OwnOp, own_op
 
 ROLES = (
     "trainer",
@@ -45,7 +45,7 @@ _Need = tuple[str, str, int, tuple[str, ...]]
 _NEEDS: Mapping[str, tuple[_Need, ...]] = {
     "trainer.fwd_bwd": (("trainer", "fwd_bwd", 1, ()),),
     "trainer.old_logps": (("trainer", "old_logps", 1, ()),),
-    "trainer.update": (("trainer", "update", 0, ()),),
+    "trainer.update": (("trainer", "update", 0, ()), ("trainer", "weights", 0, ())),
     "trainer.get_metrics": (("trainer", "get_metrics", 0, ()),),
     "trainer.save_checkpoint": (("trainer", "save_checkpoint", 1, ()), ("trainer", "restore_checkpoint", 1, ())),
     "rollout.apply_weights": (
@@ -82,7 +82,7 @@ class Parts:
 
     Attributes:
       trainer, rollout, reference, reward, prompts, tokenizer: as their protocols say.
-      packer: how sequences are laid into micro-batches.
+      packer: how sequences are laid into micro-batches; 16 rows of 128 tokens unless one is bound.
       advantages: what stands in for the estimator that the program names, if anything.
       callbacks: called in order at the borders of each step.
       trackers: where metrics go.
@@ -95,11 +95,11 @@ class Parts:
     reward: Any = None
     prompts: Any = None
     tokenizer: Any = None
-    packer: Packer = field(default_factory=lambda: Packer(rows=16, length=128, pad_id=0))
+    packer: Packer = field(default_factory=lambda: _default_packer({}))
     advantages: Any = None
     callbacks: tuple[Any, ...] = ()
     trackers: tuple[Any, ...] = ()
-    ops: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    ops: Mapping[str, OwnOp] = field(default_factory=dict)
 
 
 def bind_parts(plan: Plan, bind: Mapping[str, Any]) -> Parts:
@@ -115,16 +115,26 @@ def bind_parts(plan: Plan, bind: Mapping[str, Any]) -> Parts:
     own_ops = {kind.name for kind in plan.program.kinds}
     for name in bind:
         _check_role(name, own_ops)
-    for verb, call in plan.verbs().items():
+    verbs = plan.verbs()
+    for verb, call in verbs.items():
         for need in _NEEDS.get(verb, ()):
             _check_need(need, call, bind)
     _check_optional(bind)
-    if "rollout.generate" in plan.verbs():
-        _check_prompts(bind["prompts"], plan.verbs()["rollout.generate"])
+    if "rollout.generate" in verbs:
+        _check_prompts(bind["prompts"], verbs["rollout.generate"])
         _check_tokenizer(bind["tokenizer"])
-    ops = {call.kind.name: _op_implementation(call, bind) for call in plan.calls() if call.kind.user}
     single = {role: bind[role] for role in ROLES[:8] if bind.get(role) is not None}
-    return Parts(**single, callbacks=_several(bind.get("callbacks")), trackers=_several(bind.get("tracker")), ops=ops)
+    return Parts(
+        **{"packer": _default_packer(bind), **single},
+        callbacks=_several(bind.get("callbacks")),
+        trackers=_several(bind.get("tracker")),
+        ops={call.kind.name: own_op(call, bind, ROLES) for call in plan.calls() if call.kind.user},
+    )
+
+
+def _default_packer(bind: Mapping[str, Any]) -> Packer:
+    """The packer of a run that binds none."""
+    return Packer(rows=16, length=128, pad_id=int(getattr(bind.get("tokenizer"), "pad_id", 0)))
 
 
 def _several(part: Any) -> tuple[Any, ...]:
@@ -158,7 +168,7 @@ def _check_need(need: _Need, call: Call, bind: Mapping[str, Any]) -> None:
 def _check_method(part: Any, role: str, method: str, count: int, keywords: tuple[str, ...], call: Call | None) -> None:
     loc = None if call is None else call.op.loc
     function = part if method == "__call__" else getattr(part, method, None)
-    shown = type(part).__name__ if not inspect.isfunction(part) else part.__name__
+    shown = getattr(part, "__name__", type(part).__name__)
     if not callable(function):
         wanted = "cannot be called" if method == "__call__" else f"has no method `{method}`"
         raise WrongPartError(
@@ -168,15 +178,20 @@ def _check_method(part: Any, role: str, method: str, count: int, keywords: tuple
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # builtins do not tell their signature; the call itself will
         return
+    name = shown if method == "__call__" else f"{shown}.{method}"
     try:
         signature.bind(*[None] * count, **dict.fromkeys(keywords))
     except TypeError as error:
-        name = shown if method == "__call__" else f"{shown}.{method}"
         raise WrongPartError(
             f"`{name}{signature}`, bound to `{role}`, cannot be called as the step calls it: {error}",
             loc=loc,
             notes=_protocol_note(role, method),
+            help=f"bind an object of the class: {shown}(...)" if isinstance(part, type) else "",
         ) from None
+    if inspect.iscoroutinefunction(function):
+        raise WrongPartError(
+            f"`{name}`, bound to `{role}`, is a coroutine function, and the step calls it as a plain one", loc=loc
+        )
 
 
 def _protocol_note(role: str, method: str) -> tuple[Note, ...]:
@@ -188,15 +203,20 @@ def _protocol_note(role: str, method: str) -> tuple[Note, ...]:
 
 
 def _check_optional(bind: Mapping[str, Any]) -> None:
+    """Check the parts that a program may do without, as far as they are bound."""
     if bind.get("advantages") is not None:
         _check_method(bind["advantages"], "advantages", "__call__", 1, (), None)
     for callback in _several(bind.get("callbacks")):
-        if getattr(callback, "on_step_begin", None) is not None:
-            _check_method(callback, "callbacks", "on_step_begin", 1, (), None)
-        if getattr(callback, "on_step_end", None) is not None:
-            _check_method(callback, "callbacks", "on_step_end", 2, (), None)
+        called = {"on_step_begin": 1, "on_step_end": 2}
+        there = [name for name in called if getattr(callback, name, None) is not None]
+        for name in there or called:
+            _check_method(callback, "callbacks", name, called[name], (), None)
     for tracker in _several(bind.get("tracker")):
         _check_method(tracker, "tracker", "log", 2, (), None)
+        _check_method(tracker, "tracker", "close", 0, (), None)
+        for name in ("rewind", "phases"):
+            if getattr(tracker, name, None) is not None:
+                _check_method(tracker, "tracker", name, 2, (), None)
     if bind.get("packer") is not None and not isinstance(bind["packer"], Packer):
         raise WrongPartError(f"`packer` is bound to {type(bind['packer']).__name__}, not a steptrace.run.data.Packer")
 
@@ -204,29 +224,21 @@ def _check_optional(bind: Mapping[str, Any]) -> None:
 def _check_prompts(prompts: PromptSource, call: Call) -> None:
     if len(prompts) < 1:
         raise WrongPartError("`prompts` is bound to an empty source: there is nothing to train on", loc=call.op.loc)
-    first = prompts[0]
-    if not isinstance(first, Prompt):
+    try:
+        CheckedPrompts(prompts)[0]
+    except (PartResultError, LookupError, TypeError) as error:
+        reason = error.message if isinstance(error, PartResultError) else f"it has no prompt 0: {error!r}"
         raise WrongPartError(
-            f"`prompts` gives {type(first).__name__}, not steptrace.Prompt(id, text, meta)", loc=call.op.loc
-        )
+            f"`prompts` is bound to a {type(prompts).__name__} that is no source of prompts: {reason}",
+            loc=call.op.loc,
+            help="steptrace.JsonlPrompts reads them from a file; ListPrompts makes them of texts",
+        ) from error
 
 
 def _check_tokenizer(tokenizer: Tokenizer) -> None:
     for name in ("vocab_size", "pad_id", "stop_id"):
         value = getattr(tokenizer, name, None)
-        if not isinstance(value, int):
+        if not hasattr(value, "__index__") or isinstance(value, bool):
             raise WrongPartError(
                 f"`tokenizer` is bound to {type(tokenizer).__name__}, whose `{name}` is {value!r}, not an int"
             )
-
-
-def _op_implementation(call: Call, bind: Mapping[str, Any]) -> Callable[..., Any]:
-    name = call.kind.name
-    function = bind.get(name) or implementation(name)
-    if function is None:
-        raise UnboundOpError(
-            f"the op `{name}` has no implementation here",
-            loc=call.op.loc,
-            help=f'import the module that defines it, or bind it: bind={{"{name}": ...}}',
-        )
-    return function

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from steptrace.diag.binding import PartResultError
 from steptrace.diag.running import UnpublishedWeightsError
 from steptrace.lang.parts import Rollout
+from steptrace.run.digest import tree_digest
 
 
 class WeightBoard:
@@ -23,13 +25,22 @@ class WeightBoard:
         self._weights: dict[int, Any] = {}
 
     def publish(self, step: int, weights: Any, version: int) -> None:
-        """Make ``weights`` those that ``step`` published. A version has one content and is sent once."""
+        """Make ``weights`` those that ``step`` published. A version has one content and is sent once.
+
+        Raises:
+          PartResultError: the version is held already, with other weights.
+        """
+        if version not in self._weights:
+            if self._rollout is not None:
+                self._rollout.apply_weights(weights, version)
+            self._weights[version] = weights
+        elif tree_digest(weights) != tree_digest(self._weights[version]):
+            earlier = max(index for index, held in self._versions.items() if held == version)
+            raise PartResultError(
+                f"the trainer gave other weights the version {version} that step {earlier} has published",
+                help="`weights()` returns a copy, and a version that moves with each update that was applied",
+            )
         self._versions[step] = version
-        if version in self._weights:
-            return
-        self._weights[version] = weights
-        if self._rollout is not None:
-            self._rollout.apply_weights(weights, version)
 
     def version(self, step: int) -> int:
         """The version that ``step`` published; raises `UnpublishedWeightsError`."""

@@ -2,28 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import chex
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from steptrace.diag.base import SteptraceError
 from steptrace.diag.binding import PartResultError
 from steptrace.diag.running import MixedGroupsError
+from steptrace.lang.parts import PromptSource
 from steptrace.lang.records import Completion, Group, MicroBatch, Prompt
-from steptrace.run.session import At
+from steptrace.run.instance import At
+
+
+class CheckedPrompts:
+    """A prompt source, each prompt of which is one: what it gives later may be another thing than what it gave first.
+
+    Raises:
+      PartResultError: when an index is read that holds no prompt.
+    """
+
+    def __init__(self, source: PromptSource) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Prompt:
+        prompt = self._source[index]
+        if not isinstance(prompt, Prompt):
+            raise PartResultError(
+                f"prompt {index} of the source is a {type(prompt).__name__}, not a steptrace.Prompt(id, text, meta)"
+            )
+        if not isinstance(prompt.id, str) or not isinstance(prompt.text, str):
+            raise PartResultError(
+                f"prompt {index} of the source has the id {prompt.id!r} and a {type(prompt.text).__name__} as its "
+                "text, and both are str"
+            )
+        return prompt
+
+
+def checked_weights(made: Any, at: At | None = None) -> tuple[Any, int]:
+    """What a trainer's ``weights()`` returned, if it is a tree of arrays and a version; raises `PartResultError`."""
+    loc = None if at is None else at.op.loc
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise PartResultError(f"the trainer's weights() returned {described(made)}, not (weights, version)", loc=loc)
+    try:
+        version = operator.index(made[1])
+    except TypeError:
+        raise PartResultError(
+            f"the trainer's weights() gave {made[1]!r} as the version, which is a whole number", loc=loc
+        ) from None
+    return made[0], version
 
 
 def checked_completions(made: Any, prompts: Sequence[Prompt], samples: int, at: At) -> list[tuple[Completion, ...]]:
     """What a rollout returned, if it is ``samples`` completions for each prompt; raises `PartResultError`."""
-    if not isinstance(made, Sequence) or len(made) != len(prompts):
-        count = len(made) if isinstance(made, Sequence) else type(made).__name__
-        raise PartResultError(f"the rollout returned {count} lists for {len(prompts)} prompts", loc=at.op.loc)
+    if not _is_list(made) or len(made) != len(prompts):
+        count = f"{len(made)} lists" if _is_list(made) else described(made)
+        raise PartResultError(f"the rollout returned {count} for {len(prompts)} prompts", loc=at.op.loc)
     for prompt, completions in zip(prompts, made, strict=True):
-        if len(completions) != samples:
+        if not _is_list(completions) or len(completions) != samples:
+            count = f"{len(completions)} completions" if _is_list(completions) else described(completions)
             raise PartResultError(
-                f"the rollout returned {len(completions)} completions of prompt {prompt.id!r}, not {samples}",
-                loc=at.op.loc,
+                f"the rollout returned {count} for prompt {prompt.id!r}, not {samples}", loc=at.op.loc
             )
         for sample, completion in enumerate(completions):
             _check_completion(completion, f"sample {sample} of prompt {prompt.id!r}", at)
@@ -33,37 +79,65 @@ def checked_completions(made: Any, prompts: Sequence[Prompt], samples: int, at: 
 def _check_completion(completion: Any, where: str, at: At) -> None:
     if not isinstance(completion, Completion):
         raise PartResultError(
-            f"the rollout returned a {type(completion).__name__} as {where}, not a steptrace.Completion", loc=at.op.loc
+            f"the rollout returned {described(completion)} as {where}, not a steptrace.Completion", loc=at.op.loc
         )
     tokens, logps = np.asarray(completion.tokens), np.asarray(completion.logps)
-    if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+    if not _is_tokens(tokens):
         raise PartResultError(
             f"tokens of {where} are {tokens.dtype}{list(tokens.shape)}, not int [length]", loc=at.op.loc
         )
-    if logps.shape != tokens.shape:
+    if logps.shape != tokens.shape or not jnp.issubdtype(logps.dtype, jnp.floating):
         raise PartResultError(
-            f"{where} has {tokens.size} tokens and log-probs of shape {list(logps.shape)}", loc=at.op.loc
+            f"{where} has {tokens.size} tokens and log-probs {logps.dtype}{list(logps.shape)}, not one float for each",
+            loc=at.op.loc,
         )
+    if not isinstance(completion.text, str):
+        raise PartResultError(f"{where} has {described(completion.text)} as its text, which is a str", loc=at.op.loc)
+
+
+def checked_prompt_tokens(tokens: Any, prompt: Prompt, at: At) -> np.ndarray:
+    """What a tokenizer made of a prompt as int32 [length]; raises `PartResultError` when it is no list of ids."""
+    array = np.asarray(tokens)
+    if not _is_tokens(array):
+        raise PartResultError(
+            f"the tokenizer encoded prompt {prompt.id!r} as {array.dtype}{list(array.shape)}, not int [length]",
+            loc=at.op.loc,
+        )
+    return array.astype(np.int32)
 
 
 def checked_logps(logps: Any, micro_batch: MicroBatch, role: str, at: At) -> Any:
-    """Log-probs a part returned, if they have the shape of the micro-batch; does not wait for them.
+    """Log-probs a part returned as float32, if they have the shape of the micro-batch; does not wait for them.
 
     Raises:
       PartResultError: another shape, or no floating dtype.
     """
+    wanted = micro_batch.arrays["tokens"].shape
+    array = logps if isinstance(logps, jax.Array) else np.asarray(logps)
     try:
-        chex.assert_shape(logps, micro_batch.arrays["tokens"].shape)
-        chex.assert_type(logps, float)
-    except (AssertionError, TypeError, ValueError) as error:
-        shape, dtype = getattr(logps, "shape", None), getattr(logps, "dtype", type(logps).__name__)
-        rows, length = micro_batch.arrays["tokens"].shape
+        chex.assert_shape(array, wanted)
+        chex.assert_type(array, float)
+    except AssertionError as error:
         raise PartResultError(
-            f"the {role} returned log-probs {dtype}{list(shape) if shape is not None else ''}, "
-            f"not float [{rows}, {length}], one for each token",
+            f"the {role} returned log-probs {array.dtype}{list(array.shape)}, not float {list(wanted)}, one for each "
+            "token",
             loc=at.op.loc,
         ) from error
-    return logps
+    return array if array.dtype == np.float32 else array.astype(np.float32)
+
+
+def checked_metrics(made: Any, where: str, at: At, error: type[SteptraceError] = PartResultError) -> dict[str, float]:
+    """Metrics as floats by name; raises ``error`` when they are not numbers by name."""
+    if not isinstance(made, Mapping):
+        raise error(f"{where} returned {described(made)}, not metrics: numbers by name", loc=at.op.loc)
+    metrics = {}
+    for name, value in made.items():
+        if not isinstance(name, str) or not is_number(value):
+            raise error(
+                f"{where} returned {described(value)} as metric {name!r}, not a number by its name", loc=at.op.loc
+            )
+        metrics[name] = float(value)
+    return metrics
 
 
 def same_groups(result: Any, groups: Sequence[Group], at: At) -> list[Group]:
@@ -80,3 +154,29 @@ def same_groups(result: Any, groups: Sequence[Group], at: At) -> list[Group]:
             raise MixedGroupsError(f"`{at.op.id}` returned group {group.id} {what}", loc=at.op.loc)
         seen.add(group.id)
     return list(result)
+
+
+def is_groups(value: Any) -> bool:
+    """Whether a value is a list of groups."""
+    return _is_list(value) and all(isinstance(group, Group) for group in value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one number: Python's, numpy's, or of JAX."""
+    if isinstance(value, int | float):
+        return True
+    return getattr(value, "shape", None) == () and jnp.issubdtype(getattr(value, "dtype", object), jnp.number)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _is_tokens(array: np.ndarray) -> bool:
+    """Whether an array is token ids; an empty list of them may have any dtype."""
+    return array.ndim == 1 and (not array.size or array.dtype.kind in "iu")
+
+
+def described(value: Any) -> str:
+    """The kind of a value, in words."""
+    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from steptrace.diag.binding import PartResultError
 from steptrace.lang.records import MicroBatch
 
 EMPTY = hashlib.sha256(b"").hexdigest()
@@ -25,10 +25,12 @@ def chain(digest: str, *parts: bytes | str) -> str:
     return sha.hexdigest()
 
 
-def array_bytes(array: Any) -> bytes:
-    """Shape, dtype and content of an array; waits for it when it is still being computed."""
+def array_hash(array: Any) -> bytes:
+    """SHA-256 over dtype, shape and content of an array; waits for it when it is still being computed."""
     host = np.asarray(array)
-    return f"{host.dtype}{host.shape}".encode() + np.ascontiguousarray(host).tobytes()
+    sha = hashlib.sha256(f"{host.dtype}{host.shape}".encode())
+    sha.update(np.ascontiguousarray(host).reshape(-1).view(np.uint8).data)
+    return sha.digest()
 
 
 def tree_digest(tree: Any) -> str:
@@ -36,30 +38,49 @@ def tree_digest(tree: Any) -> str:
     leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]
     digest = EMPTY
     for path, leaf in sorted(leaves, key=lambda item: item[0]):
-        digest = chain(digest, path, array_bytes(leaf))
+        digest = chain(digest, path, array_hash(leaf))
     return digest
 
 
 class CallLog:
     """The trainer's calls with hashed inputs, in order.
 
-    Inputs are hashed when ``settle`` is called, at a place where the step waits for the device anyway, so that
-    hashing adds no host wait to a call. At most one step's inputs are held.
+    Arrays on the host are hashed at once, since their owner may use them again. Arrays on a device may still be
+    computed: they are hashed when ``settle`` is called, at a place where the step waits for the device anyway, so
+    that hashing adds no wait to a call.
     """
 
     def __init__(self, digest: str = EMPTY) -> None:
         self._digest = digest
-        self._pending: list[tuple[str, Mapping[str, Any]]] = []
+        self._pending: list[tuple[str, list[str | bytes | jax.Array]]] = []
 
     def record(self, verb: str, micro_batch: MicroBatch | None = None) -> None:
-        """Note a call; its inputs are hashed later."""
-        arrays: Mapping[str, Any] = {} if micro_batch is None else micro_batch.arrays
-        self._pending.append((verb, arrays))
+        """Note a call: its verb; the micro-batch's arrays by name, its place in the step, and its keys."""
+        inputs: list[str | bytes | jax.Array] = []
+        if micro_batch is not None:
+            inputs.append(f"{micro_batch.step} {micro_batch.index} {micro_batch.last} {micro_batch.keys}")
+            for name, array in sorted(micro_batch.arrays.items()):
+                inputs += [name, array if isinstance(array, jax.Array) else array_hash(array)]
+        self._pending.append((verb, inputs))
+
+    @property
+    def pending(self) -> int:
+        """How many calls are noted and not hashed yet."""
+        return len(self._pending)
 
     def settle(self) -> str:
-        """Hash what is pending and give the digest of all calls so far."""
-        for verb, arrays in self._pending:
-            parts = [part for name in sorted(arrays) for part in (name.encode(), array_bytes(arrays[name]))]
-            self._digest = chain(self._digest, verb, *parts)
+        """Hash what is pending and give the digest of all calls so far.
+
+        Raises:
+          PartResultError: a trainer gave the buffer of an array away that it was handed.
+        """
+        for verb, inputs in self._pending:
+            if any(isinstance(part, jax.Array) and part.is_deleted() for part in inputs):
+                raise PartResultError(
+                    f"the trainer has donated an array of the micro-batch that `{verb}` was called with",
+                    help="donate the trainer's own buffers only: an array of a micro-batch may have other readers",
+                )
+            hashed = [array_hash(part) if isinstance(part, jax.Array) else part for part in inputs]
+            self._digest = chain(self._digest, verb, *hashed)
         self._pending.clear()
         return self._digest

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
-from inspect import Parameter, signature
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from steptrace.diag import SteptraceError
-from steptrace.diag.running import TaskValueError
+from steptrace.diag import Note, SteptraceError
 from steptrace.ir import (
     Always,
     And,
@@ -25,14 +21,9 @@ from steptrace.ir import (
     Predicate,
 )
 from steptrace.lower import Call, LoopPlan, PlanNode
-from steptrace.run.borders import same_groups
-from steptrace.run.rng import key_for
-from steptrace.run.session import At, Session
+from steptrace.run.instance import At
+from steptrace.run.session import Session
 from steptrace.run.verbs import VERBS, Results
-
-
-class EndOfDataSignal(Exception):  # noqa: N818 - not an error: it carries the end of the data out of a step
-    """A take found that the data has ended: the step it was for does not exist."""
 
 
 class Executor:
@@ -43,35 +34,48 @@ class Executor:
       wait: waits until the device has finished what was dispatched; called after each op when given, so that the
         time of an op is the time of its work. Left out, ops return at dispatch and the time of an op is what its
         call took on the host.
+
+    Attributes:
+      seconds: time spent in each kind of op so far, in seconds.
+      step_seconds: the same for the step that ran last.
     """
 
     def __init__(self, run: Session, wait: Callable[[], None] | None = None) -> None:
         self._run = run
         self._wait = wait
-        self._item = 0
+        self._rules: Mapping[str, Callable[..., Results]] = {**VERBS, **run.parts.ops}
+        self._rounds: tuple[int, ...] = ()
+        self._count: int | None = None
+        self._micro = 0
         self._last = False
         self.seconds: dict[str, float] = defaultdict(float)
         self.step_seconds: dict[str, float] = {}
 
-    def prologue(self, step: int = -1) -> None:
-        """Run what stands before the first step, as the instance of ``step``."""
-        self._nodes(self._run.plan.prologue, step)
+    def prologue(self) -> None:
+        """Run what stands before step 0, as the instance of step -1."""
+        self._nodes(self._run.plan.prologue, -1)
 
     def epilogue(self, step: int) -> None:
         """Run what stands after the last step, as the instance of ``step``."""
         self._nodes(self._run.plan.epilogue, step)
 
     def step(self, step: int) -> bool:
-        """Run one step; False when the data ended before it, in which case nothing of it was trained."""
+        """Run one step; False when the data ended before it, in which case nothing of it was run."""
         if not self._run.step_exists():
             return False
-        self.step_seconds = {}
-        try:
-            self._nodes(self._run.plan.body, step)
-        except EndOfDataSignal:
-            return False
-        self._run.end_step()
+        self._finish(self._run.plan.body, step)
         return True
+
+    def rest(self, step: int, behind: str) -> None:
+        """Run what stands behind an op in a step, whose work up to there was restored."""
+        body = self._run.plan.body
+        done = next(index for index, node in enumerate(body) if isinstance(node, Call) and node.op.id == behind)
+        self._finish(body[done + 1 :], step)
+
+    def _finish(self, nodes: tuple[PlanNode, ...], step: int) -> None:
+        self.step_seconds = {}
+        self._nodes(nodes, step)
+        self._run.end_step(step)
 
     def _nodes(self, nodes: tuple[PlanNode, ...], step: int) -> None:
         for node in nodes:
@@ -81,25 +85,25 @@ class Executor:
                 self._call(node, step)
 
     def _loop(self, loop: LoopPlan, step: int) -> None:
-        outer = (self._item, self._last)
+        outer = (self._rounds, self._count, self._micro, self._last)
         index = 0
         while loop.count is None or index < loop.count:
-            self._item = index
+            self._rounds, self._count = (*outer[0], index), loop.count
             if loop.head is not None and self._call(loop.head, step) is None:
                 break
-            self._last = (
-                loop.kind == "micro_batches" and bool(self._run.slots[loop.head.writes[1]]) if loop.head else False
-            )
+            if loop.kind == "micro_batches" and loop.head is not None:
+                self._micro, self._last = index, bool(self._run.slots[loop.head.writes[1]])
             self._nodes(loop.body, step)
             index += 1
-        self._item, self._last = outer
+        self._rounds, self._count, self._micro, self._last = outer
 
     def _call(self, call: Call, step: int) -> Results:
-        args = [self._run.carries[read.carry] if read.carry else self._run.slots[read.slot] for read in call.reads]
-        at = At(call.op, step, self._item)
+        run = self._run
+        args = [run.carries[read.carry] if read.carry else run.slots[read.slot] for read in call.reads]
+        at = At(call.op, step, self._rounds, self._count)
         start = time.perf_counter()
         try:
-            results = self._user_op(call, at, args) if call.kind.user else VERBS[call.kind.name](self._run, at, *args)
+            results = self._rules[call.kind.name](run, at, *args)
             if self._wait is not None and not call.kind.blocking:
                 self._wait()
         except Exception as error:
@@ -108,46 +112,8 @@ class Executor:
         self._note_time(call.kind.name, time.perf_counter() - start)
         if results is not None:
             for slot, value in zip(call.writes, results, strict=True):
-                self._run.slots[slot] = value
-            self._check_exists(call, results)
+                run.slots[slot] = value
         return results
-
-    def _check_exists(self, call: Call, results: tuple[Any, ...]) -> None:
-        if call.kind.name == "take" and not results[1]:
-            raise EndOfDataSignal
-
-    def _user_op(self, call: Call, at: At, args: list[Any]) -> Results:
-        function = self._run.parts.ops[call.kind.name]
-        made = function(*args, **self._context(function, at))
-        declared = len(call.op.results)
-        if declared == 0:
-            return ()
-        values = made if declared > 1 else (made,)
-        if not isinstance(values, tuple) or len(values) != declared or any(value is None for value in values):
-            raise TaskValueError(
-                f"`{call.kind.name}` returned {type(made).__name__}, and declares {declared} result(s)", loc=at.op.loc
-            )
-        checked = []
-        for value, given in zip(values, call.kind.results, strict=True):
-            groups = next(
-                (arg for arg, spec in zip(args, call.kind.operands, strict=True) if spec.base == "groups"), None
-            )
-            checked.append(same_groups(value, groups, at) if given.base == "groups" and groups is not None else value)
-        return tuple(checked)
-
-    def _context(self, function: Callable[..., Any], at: At) -> dict[str, Any]:
-        """What a user's op asks for by keyword-only parameters: ``step``, and ``key``, a PRNG key of its instance."""
-        asked = {
-            name
-            for name, parameter in signature(function).parameters.items()
-            if parameter.kind is Parameter.KEYWORD_ONLY
-        }
-        context: dict[str, Any] = {}
-        if "step" in asked:
-            context["step"] = at.step
-        if "key" in asked:
-            context["key"] = key_for(self._run.seed, at.op.id, at.step, at.item)
-        return context
 
     def _note_time(self, kind: str, seconds: float) -> None:
         self.seconds[kind] += seconds
@@ -158,11 +124,11 @@ class Executor:
             case Always():
                 return True
             case First():
-                return self._item == 0
+                return self._micro == 0
             case Last():
                 return self._last
             case MicroIs(index):
-                return self._item == index
+                return self._micro == index
             case Every(period):
                 return (step + 1) % period == 0
             case Has(capability):
@@ -179,12 +145,9 @@ class Executor:
 
 def _attribute(error: Exception, at: At) -> None:
     """Say in the error which op and step it came from, and the user's line."""
-    if isinstance(error, EndOfDataSignal):
-        return
+    where = f"in `{at.op.id}` of step {at.step}, lane {at.op.lane}"
     if isinstance(error, SteptraceError):
+        error.notes = (*error.notes, Note(where, at.op.loc if error.loc else None))
         error.loc = error.loc or at.op.loc
-        return
-    with suppress(AttributeError):
-        error.add_note(
-            f"in `{at.op.id}` of step {at.step}, lane {at.op.lane}" + (f" ({at.op.loc})" if at.op.loc else "")
-        )
+    else:
+        error.add_note(f"{where} ({at.op.loc})" if at.op.loc else where)

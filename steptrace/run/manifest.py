@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,99 +9,78 @@ from typing import Any
 
 import jax
 
-from steptrace.diag.checkpoint import (
-    BrokenCheckpointError,
-    NoCheckpointError,
-    OtherModelError,
-    OtherProgramError,
-    OtherSeedError,
-)
+from steptrace.diag.checkpoint import NoCheckpointError, OtherModelError, OtherProgramError, OtherSeedError
 from steptrace.ir import Loop, Node, Program, print_program
+from steptrace.lang.parts import Checkpointable
 from steptrace.lang.records import GroupId
+from steptrace.lower.saves import SAVED_BASES
+from steptrace.run.borders import checked_weights
 from steptrace.run.digest import CallLog, chain
-from steptrace.run.session import Session
+from steptrace.run.session import Session, StepMemory
+from steptrace.run.store import checkpoints as checkpoints
+from steptrace.run.store import new_checkpoint, read_manifest, rewind_trained, write_manifest, writing
 from steptrace.run.trees import restore_tree, save_tree
 
-FORMAT = 1
-"""Version of the manifest; a checkpoint of another is refused."""
 
-KEPT = 2
-"""How many checkpoints are kept."""
+def save_run(run: Session, step: int, behind: str = "") -> None:
+    """Write the checkpoint of a run; nothing when the run keeps nothing.
 
+    Args:
+      run: the run.
+      step: the step that was updated last.
+      behind: id of the op of ``step`` that a resumed run goes on behind; "" when the step is at its end.
 
-def checkpoints(out: Path) -> list[Path]:
-    """The complete checkpoints below ``out``, oldest first."""
-    return sorted(path.parent for path in (out / "checkpoints").glob("[0-9]*/manifest.json"))
-
-
-def save_run(run: Session, step: int) -> None:
-    """Write the checkpoint of a run whose step ``step`` was updated; nothing when the run keeps nothing.
-
-    It is written beside its place and moved there when complete: a run killed at any moment leaves the one before.
+    Raises:
+      UnwritableOutError: the file system refused. What a part raises comes through as it is.
     """
     if run.out is None:
         return
-    place = run.out / "checkpoints" / f"{step:08d}"
-    building = place.with_name(f".saving-{step:08d}")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    run.parts.trainer.save_checkpoint(building / "trainer")
     versions = _needed_versions(run, step)
-    for version in sorted(set(versions.values())):
-        save_tree(building / "weights" / str(version), run.board.weights(version))
-    manifest = {**_facts(run, step), "versions": versions, "files": _files(building)}
-    _write_synced(building / "manifest.json", json.dumps(manifest, indent=1))
-    shutil.rmtree(place, ignore_errors=True)
-    os.replace(building, place)
-    _sync_folder(place.parent)
-    for old in checkpoints(run.out)[:-KEPT]:
-        shutil.rmtree(old)
+    weights, own = checked_weights(run.parts.trainer.weights())
+    with new_checkpoint(run.out, step) as folder:
+        run.parts.trainer.save_checkpoint(folder / "trainer")
+        for name, part in _stateful_parts(run):
+            part.save_checkpoint(folder / "parts" / name)
+        for version in sorted({*versions.values()} - {own}):
+            with writing(f"checkpoint {folder}"):
+                save_tree(folder / "weights" / str(version), run.board.weights(version))
+        facts = {**_facts(run, step, behind), "model_fingerprint": model_fingerprint(weights), "versions": versions}
+        write_manifest(folder, facts)
+    run.saved = (step, behind)
 
 
-def restore_run(run: Session) -> int:
-    """Bring a fresh session to where its newest checkpoint left it; returns the step to go on with.
+def restore_run(run: Session) -> tuple[int, str]:
+    """Bring a fresh session to where its newest checkpoint left it.
+
+    Returns:
+      The step that was saved, and the op of it to go on behind; "" when that step is at its end.
 
     Raises:
-      NoCheckpointError, BrokenCheckpointError, OtherProgramError, OtherModelError, OtherSeedError.
+      NoCheckpointError, BrokenCheckpointError, OtherProgramError, OtherModelError, OtherSeedError, DataStateError:
+        before any part was changed.
     """
     if run.out is None or not checkpoints(run.out):
         raise NoCheckpointError(f"there is no checkpoint below {run.out}")
     place = checkpoints(run.out)[-1]
-    manifest = _read_manifest(place)
-    _check_same(run, manifest, place)
-    run.parts.trainer.restore_checkpoint(place / "trainer")
-    like, _ = run.parts.trainer.weights()
-    for step, version in sorted((int(step), version) for step, version in manifest["versions"].items()):
-        run.board.publish(step, restore_tree(place / "weights" / str(version), like), version)
-    step = int(manifest["step"])
+    facts = read_manifest(place)
+    _check_same(run, facts, place)
     if run.draws is not None:
-        run.cursor = run.draws.restore(manifest["data"])
-    run.queue.restore(manifest["queue"])
-    run.calls = CallLog(manifest["calls_digest"])
-    run.groups_digest = manifest["groups_digest"]
-    run.carries = dict(manifest["carries"])
-    rewind_trained(run.out, step, manifest["trained"])
-    _rewind_trackers(run, step, manifest["metrics"])
-    return step + 1
-
-
-def rewind_trained(out: Path, step: int, trained: list[list[Any]]) -> None:
-    """Bring the list of trained groups back to the end of ``step``, whose groups are ``trained``."""
-    path = out / "trained_groups.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] < step]
-    _write_synced(path, "".join(f"{line}\n" for line in [*kept, json.dumps({"step": step, "groups": trained})]))
-
-
-def forget_trained(out: Path) -> None:
-    """Remove the list of trained groups that a run left which stopped before its first checkpoint."""
-    (out / "trained_groups.jsonl").unlink(missing_ok=True)
-
-
-def append_trained(out: Path, step: int, ids: tuple[GroupId, ...]) -> None:
-    """Add the groups of a committed step to the list of trained groups."""
-    with (out / "trained_groups.jsonl").open("a") as file:
-        file.write(json.dumps({"step": step, "groups": [[name.prompt, name.draw] for name in ids]}) + "\n")
+        run.cursor = run.draws.restore(facts["data"])
+    run.queue.restore(facts["queue"])
+    run.parts.trainer.restore_checkpoint(place / "trainer")
+    for name, part in _stateful_parts(run):
+        if name in facts["parts"]:
+            part.restore_checkpoint(place / "parts" / name)
+    _restore_board(run, facts["versions"], place)
+    run.calls = CallLog(facts["calls_digest"])
+    run.groups_digest = facts["groups_digest"]
+    run.carries = dict(facts["carries"])
+    run.committed = facts["committed"]
+    _restore_step(run, facts)
+    rewind_trained(run.out, facts["committed"])
+    _rewind_trackers(run, facts["logged"])
+    run.saved = (facts["step"], facts["behind"])
+    return run.saved
 
 
 def program_fingerprint(program: Program) -> str:
@@ -132,109 +107,139 @@ def _without_locs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 def model_fingerprint(weights: Any) -> str:
     """Hash of the paths, shapes and dtypes of a tree of parameters."""
     leaves = jax.tree_util.tree_flatten_with_path(weights)[0]
-    return chain("", *sorted(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}" for path, leaf in leaves))
+    return chain(
+        "",
+        *sorted(
+            f"{jax.tree_util.keystr(path)} {jax.numpy.shape(leaf)} {getattr(leaf, 'dtype', type(leaf).__name__)}"
+            for path, leaf in leaves
+        ),
+    )
 
 
 def _needed_versions(run: Session, step: int) -> dict[int, int]:
-    """Versions that later steps generate with, by publishing step; that of ``step`` itself is the trainer's own."""
-    oldest = step - run.plan.program.contract.staleness
-    return {index: version for index, version in run.board.held().items() if oldest <= index < step}
+    """Versions that later steps generate with, by publishing step, as far as they are published by now."""
+    held = run.board.held()
+    contract = run.plan.program.contract
+    oldest = step - contract.staleness if contract.weights == "pinned" else max(held, default=0)
+    return {index: version for index, version in held.items() if index >= oldest}
 
 
-def _facts(run: Session, step: int) -> dict[str, Any]:
-    memory = run.step_memory(step)
-    groups = run.groups_digest
-    for name in memory.taken:
-        groups = chain(groups, name.prompt, str(name.draw))
-    queue = run.queue.state()
+def _stateful_parts(run: Session) -> Iterator[tuple[str, Checkpointable]]:
+    """The parts beside the trainer that have a state of their own, by name; a part of several roles once."""
+    parts = run.parts
+    named = {
+        "rollout": parts.rollout,
+        "reference": parts.reference,
+        "reward": parts.reward,
+        "prompts": parts.prompts,
+        "advantages": parts.advantages,
+        **{f"callbacks.{index}": part for index, part in enumerate(parts.callbacks)},
+        **{f"tracker.{index}": part for index, part in enumerate(parts.trackers)},
+    }
+    seen = {id(parts.trainer)}
+    for name, part in named.items():
+        if isinstance(part, Checkpointable) and id(part) not in seen:
+            seen.add(id(part))
+            yield name, part
+
+
+def _facts(run: Session, step: int, behind: str) -> dict[str, Any]:
+    """What a manifest says of a run, beside what is known of its weights."""
+    memory = run.memory.get(step)
     return {
-        "format": FORMAT,
         "step": step,
+        "behind": behind,
         "program": run.plan.program.name,
         "program_fingerprint": program_fingerprint(run.plan.program),
-        "model_fingerprint": model_fingerprint(run.board.weights(run.board.version(run.board.newest()))),
         "seed": run.seed,
-        "data": None if run.draws is None else run.draws.state(memory.cursor),
-        "queue": {**queue, "training_cursor": step + 1, "groups": queue["groups"] + len(memory.taken)},
+        "data": None if run.draws is None else run.draws.state(run.cursor if memory is None else memory.cursor),
+        "queue": _queue_behind(run, step, memory),
         "calls_digest": run.calls.settle(),
-        "groups_digest": groups,
-        "trained": [[name.prompt, name.draw] for name in memory.taken],
-        "carries": {name: float(value) for name, value in run.carried().items()},
-        "metrics": memory.metrics or None,
+        "groups_digest": run.groups_digest,
+        "committed": run.committed,
+        "carries": run.carries,
+        "values": _saved_values(run),
+        "memory": None if memory is None else _saved_memory(memory),
+        "logged": run.logged,
+        "parts": [name for name, _ in _stateful_parts(run)],
     }
 
 
-def _check_same(run: Session, manifest: Mapping[str, Any], place: Path) -> None:
+def _queue_behind(run: Session, step: int, memory: StepMemory | None) -> dict[str, int]:
+    """The queue's state once ``step`` is committed: a resumed run commits it by its ids, for its groups are gone."""
+    state = run.queue.state()
+    if memory is None or run.queue.training_cursor > step:
+        return state
+    return {
+        **state,
+        "training_cursor": step + 1,
+        "groups": state["groups"] + len(memory.taken),
+        "dropped": state["dropped"] + len(run.queue.dropped(step)),
+        "holes": state["holes"] + (not memory.taken),
+    }
+
+
+def _saved_values(run: Session) -> dict[str, Any]:
+    """Values of the step that ops behind its checkpoint may read, as JSON holds them.
+
+    The rest of the step reads what a resumed run would: each is put back as it is saved.
+    """
+    bases = {result.name: result.type.base for op in run.plan.program.ops() for result in op.results}
+    saved: dict[str, Any] = {}
+    for name, slot in run.plan.slots.items():
+        if run.slots[slot] is not None and bases[name] in SAVED_BASES:
+            saved[name] = run.slots[slot] = _AS_JSON[bases[name]](run.slots[slot])
+    return saved
+
+
+_AS_JSON: Mapping[str, Any] = {"metrics": dict, "version": int, "flag": bool, "scalar": float}
+
+
+def _saved_memory(memory: StepMemory) -> dict[str, Any]:
+    return {
+        "taken": [[name.prompt, name.draw] for name in memory.taken],
+        "stats": memory.stats,
+        "metrics": memory.metrics,
+    }
+
+
+def _restore_step(run: Session, facts: Mapping[str, Any]) -> None:
+    """Values and host memory of the step that was saved."""
+    for name, value in facts["values"].items():
+        run.slots[run.plan.slots[name]] = value
+    if facts["memory"] is not None:
+        memory = run.step_memory(facts["step"])
+        memory.taken = [GroupId(prompt, draw) for prompt, draw in facts["memory"]["taken"]]
+        memory.stats, memory.metrics = facts["memory"]["stats"], facts["memory"]["metrics"]
+    run.logged = None if facts["logged"] is None else (facts["logged"][0], facts["logged"][1])
+
+
+def _restore_board(run: Session, versions: Mapping[str, int], place: Path) -> None:
+    """Publish the saved versions again. The trainer's own version is not saved twice."""
+    weights, own = checked_weights(run.parts.trainer.weights())
+    for step, version in sorted((int(step), version) for step, version in versions.items()):
+        held = weights if version == own else restore_tree(place / "weights" / str(version), weights)
+        run.board.publish(step, held, version)
+
+
+def _check_same(run: Session, facts: Mapping[str, Any], place: Path) -> None:
     program = run.plan.program
-    if manifest["program_fingerprint"] != program_fingerprint(program):
+    if facts["program_fingerprint"] != program_fingerprint(program):
         raise OtherProgramError(
-            f"{place} was written by another program, `{manifest['program']}`, or with other parameters",
+            f"{place} was written by another program, `{facts['program']}`, or with other parameters",
             loc=program.loc,
         )
-    if manifest["seed"] != run.seed:
-        raise OtherSeedError(f"{place} was written with seed {manifest['seed']}, not {run.seed}")
-    weights, _ = run.parts.trainer.weights()
-    if manifest["model_fingerprint"] != model_fingerprint(weights):
+    if facts["seed"] != run.seed:
+        raise OtherSeedError(f"{place} was written with seed {facts['seed']}, not {run.seed}")
+    weights, _ = checked_weights(run.parts.trainer.weights())
+    if facts["model_fingerprint"] != model_fingerprint(weights):
         raise OtherModelError(f"{place} holds the parameters of another model")
 
 
-def _rewind_trackers(run: Session, step: int, last_record: dict[str, float] | None) -> None:
+def _rewind_trackers(run: Session, logged: tuple[int, dict[str, float]] | None) -> None:
+    """Bring each tracker back to the last record that was logged when the checkpoint was saved."""
+    step, record = logged or (-1, None)
     for tracker in run.parts.trackers:
         rewind = getattr(tracker, "rewind", None)
         if rewind is not None:
-            rewind(step, last_record)
-
-
-def _read_manifest(place: Path) -> dict[str, Any]:
-    """The manifest, when every file it lists is there with its size and bytes; raises `BrokenCheckpointError`."""
-    try:
-        manifest = json.loads((place / "manifest.json").read_text())
-        assert isinstance(manifest, dict)
-        listed = manifest["files"]
-    except (OSError, ValueError, KeyError, AssertionError) as error:
-        raise BrokenCheckpointError(f"the manifest of {place} cannot be read: {error}") from error
-    if manifest.get("format") != FORMAT:
-        raise BrokenCheckpointError(f"{place} has format {manifest.get('format')}, and this version reads {FORMAT}")
-    for name, (size, crc) in listed.items():
-        file = place / name
-        if not file.is_file():
-            raise BrokenCheckpointError(f"{file} is missing")
-        if file.stat().st_size != size:
-            raise BrokenCheckpointError(f"{file} has {file.stat().st_size} bytes, and {size} were written")
-        if _crc(file) != crc:
-            raise BrokenCheckpointError(f"{file} has other bytes than were written")
-    return manifest
-
-
-def _files(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size in bytes and CRC-32 of every file below the folder."""
-    return {str(file.relative_to(folder)): (file.stat().st_size, _crc(file)) for file in _walk(folder)}
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file())
-
-
-def _crc(file: Path) -> int:
-    crc = 0
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            crc = zlib.crc32(block, crc)
-    return crc
-
-
-def _write_synced(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            rewind(step, record)

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steptrace.ir import Op
+from steptrace.diag.running import PartialStepError
+from steptrace.ir import Op, ops_of
 from steptrace.lang.records import Group, GroupId, MicroBatch
 from steptrace.lower import Plan
 from steptrace.run.binding import Parts
 from steptrace.run.board import WeightBoard
+from steptrace.run.borders import CheckedPrompts
 from steptrace.run.data.cursor import DataCursor, Draws
 from steptrace.run.data.queue import GroupQueue
 from steptrace.run.digest import EMPTY, CallLog, chain
 
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """Which instance of an op is being run.
-
-    Attributes:
-      op: the op.
-      step: the step k; -1 in the prologue.
-      item: how many items its loop has made before, 0 outside loops.
-    """
-
-    op: Op
-    step: int
-    item: int = 0
+RECORDS_KEPT = 10_000
+"""How many steps' records a run holds for its caller; a tracker is told of all."""
 
 
 @dataclass
@@ -50,6 +41,10 @@ class StepMemory:
     metrics: dict[str, float] = field(default_factory=dict)
     stream: Iterator[MicroBatch] | None = None
 
+    def count(self, name: str, value: float) -> None:
+        """Add to a figure."""
+        self.stats[name] = self.stats.get(name, 0.0) + value
+
 
 class Session:
     """One run of a plan with bound parts.
@@ -66,46 +61,66 @@ class Session:
         self.plan = plan
         self.parts = parts
         self.seed = seed
+        self.epochs = epochs
         self.out = out
         self.board = WeightBoard(parts.rollout)
         self.queue = GroupQueue(capacity=2)
-        self.draws = None if parts.prompts is None else Draws(parts.prompts, seed=seed, epochs=epochs)
+        prompts = None if parts.prompts is None else CheckedPrompts(parts.prompts)
+        self.draws = None if prompts is None else Draws(prompts, seed=seed, epochs=epochs)
         self.cursor = DataCursor()
         self.calls = CallLog()
         self.groups_digest = EMPTY
+        self.committed = 0
         self.pending_fwd_bwd = 0
         self.memory: dict[int, StepMemory] = {}
         self.slots: list[Any] = [None] * len(plan.slots)
-        self.carries: dict[str, Any] = {carry.name: carry.init for carry in plan.program.carries}
-        self.records: list[dict[str, float]] = []
-
-    @property
-    def prompts_per_step(self) -> int:
-        """How many prompts a step draws, over all its dispatches."""
-        return sum(_int(call.op.attr("prompts")) for call in self.plan.calls() if call.kind.name == "dispatch")
+        self.carries: dict[str, float] = {carry.name: carry.init for carry in plan.program.carries}
+        self.records: deque[Mapping[str, float]] = deque(maxlen=RECORDS_KEPT)
+        self.logged: tuple[int, dict[str, float]] | None = None
+        self.saved: tuple[int, str] | None = None
+        self._dispatches = [call.op for call in plan.calls() if call.kind.name == "dispatch"]
+        self.prompts_per_step = sum(whole(op, "prompts") for op in self._dispatches)
+        self._step_slots = [slot for name, slot in plan.slots.items() if name not in _before_step_0(plan)]
 
     def step_exists(self) -> bool:
         """Whether the data has another step, given what the contract says about a partial one."""
         if self.draws is None or not self.prompts_per_step:
             return True
-        if self.draws.ended(self.cursor):
-            return False
-        if self.plan.program.contract.partial != "drop":
-            return True
-        drawn, _ = self.draws.draw(self.cursor, self.prompts_per_step)
-        return len(drawn) == self.prompts_per_step
+        wanted = self.prompts_per_step if self.plan.program.contract.partial == "drop" else 1
+        return not self.draws.ended(DataCursor(self.cursor.position + wanted - 1))
 
-    def carried(self) -> dict[str, Any]:
-        """The carried values as this step has set them: what the next step will read."""
-        return {name: self.slots[self.plan.slots[name]] for name in self.carries}
+    def refuse_partial(self, steps: int | None) -> None:
+        """Refuse, where the contract says so, a run that would come to a step with fewer prompts than it asks for.
 
-    def end_step(self) -> None:
-        """Hand the carried values over to the next step."""
+        Raises:
+          PartialStepError: points at the dispatch.
+        """
+        if self.plan.program.contract.partial != "error" or self.epochs is None or not self.prompts_per_step:
+            return
+        there, per_step = self.epochs * len(self.parts.prompts), self.prompts_per_step
+        if there % per_step and (steps is None or steps * per_step > there):
+            raise PartialStepError(
+                f"step {there // per_step} would get {there % per_step} of {per_step} prompts: there are {there}",
+                loc=self._dispatches[-1].loc,
+            )
+
+    def carried(self) -> dict[str, float]:
+        """The carried values as this step has set them: what the next step will read, each a float."""
+        return {name: float(self.slots[self.plan.slots[name]]) for name in self.carries}
+
+    def end_step(self, step: int) -> None:
+        """Hand the carried values over to the next step, and hold nothing of this one any more."""
         self.carries = self.carried()
+        self.calls.settle()
+        self.memory.pop(step, None)
+        for slot in self._step_slots:
+            self.slots[slot] = None
 
     def step_memory(self, step: int) -> StepMemory:
         """The host memory of a step, made when it is first asked for."""
-        return self.memory.setdefault(step, StepMemory(self.cursor))
+        if step not in self.memory:
+            self.memory[step] = StepMemory(self.cursor)
+        return self.memory[step]
 
     def note_trained(self, ids: tuple[GroupId, ...]) -> None:
         """Add groups to the digest of trained groups, in order."""
@@ -114,22 +129,24 @@ class Session:
 
     def note_groups(self, step: int, groups: list[Group]) -> None:
         """Add the figures of scored groups to those of the step."""
-        stats = self.step_memory(step).stats
-        rewards = [float(reward) for group in groups if group.rewards is not None for reward in group.rewards]
-        tokens = sum(len(completion.tokens) for group in groups for completion in group.completions)
-        finished = sum(completion.finished for group in groups for completion in group.completions)
-        flat = sum(1 for group in groups if group.rewards is not None and len(set(group.rewards.tolist())) == 1)
-        for name, value in (
-            ("groups", len(groups)),
-            ("samples", len(rewards)),
-            ("reward_sum", sum(rewards)),
-            ("completion_tokens", tokens),
-            ("finished", finished),
-            ("groups_of_equal_rewards", flat),
-        ):
-            stats[name] = stats.get(name, 0.0) + value
+        rewards = [group.rewards.tolist() for group in groups if group.rewards is not None]
+        completions = [completion for group in groups for completion in group.completions]
+        memory = self.step_memory(step)
+        memory.count("groups", len(groups))
+        memory.count("samples", sum(map(len, rewards)))
+        memory.count("reward_sum", sum(map(sum, rewards)))
+        memory.count("completion_tokens", sum(len(completion.tokens) for completion in completions))
+        memory.count("finished", sum(completion.finished for completion in completions))
+        memory.count("groups_of_equal_rewards", sum(len(set(group)) == 1 for group in rewards))
 
 
-def _int(value: Any) -> int:
+def whole(op: Op, name: str) -> int:
+    """An attribute of an op that is a whole number."""
+    value = op.attr(name)
     assert isinstance(value, int), f"the verifier lets only whole numbers through, not {value!r}"
     return value
+
+
+def _before_step_0(plan: Plan) -> set[str]:
+    """Names of the values that are made before step 0 and stay."""
+    return {result.name for op in ops_of(plan.program.prologue) for result in op.results}

@@ -6,14 +6,26 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from steptrace.diag.binding import PartResultError
 from steptrace.diag.running import EmptyStepError, PartialStepError
 from steptrace.lang.records import Group, MicroBatch
-from steptrace.run.borders import checked_completions, checked_logps, same_groups
+from steptrace.run.borders import (
+    checked_completions,
+    checked_logps,
+    checked_metrics,
+    checked_prompt_tokens,
+    checked_weights,
+    described,
+    is_groups,
+    same_groups,
+)
 from steptrace.run.data.advantages import GlobalNormalized, GroupAdvantages, LeaveOneOut
 from steptrace.run.data.rewards import score
-from steptrace.run.manifest import append_trained, save_run
+from steptrace.run.instance import At
+from steptrace.run.manifest import save_run
 from steptrace.run.rng import key_for
-from steptrace.run.session import At, Session, _int
+from steptrace.run.session import Session, whole
+from steptrace.run.store import append_trained
 
 Results: TypeAlias = tuple[Any, ...] | None
 """Values of an op's results in order; None from the head of a loop that has no further item."""
@@ -38,17 +50,17 @@ def _on_step_begin(run: Session, at: At) -> Results:
 
 
 def _on_step_end(run: Session, at: At) -> Results:
-    metrics = dict(run.step_memory(at.step).metrics)
+    metrics = run.step_memory(at.step).metrics
     for callback in run.parts.callbacks:
         end = getattr(callback, "on_step_end", None)
         if end is not None:
-            end(at.step, metrics)
+            end(at.step, dict(metrics))
     return ()
 
 
 def _dispatch(run: Session, at: At) -> Results:
     assert run.draws is not None, "a program that dispatches has prompts bound"
-    count, samples = _int(at.op.attr("prompts")), _int(at.op.attr("samples"))
+    count, samples = whole(at.op, "prompts"), whole(at.op, "samples")
     contract = run.plan.program.contract
     drawn, cursor = run.draws.draw(run.cursor, count)
     if len(drawn) < count and contract.partial == "error":
@@ -56,34 +68,48 @@ def _dispatch(run: Session, at: At) -> Results:
     source = max(at.step - 1 - contract.staleness, -1) if contract.weights == "pinned" else run.board.newest()
     version = run.board.version(source)
     run.board.forget_before(source)
-    run.cursor = cursor
-    run.step_memory(at.step).cursor = cursor
+    memory = run.step_memory(at.step)
+    memory.stats["rollout_version"] = float(version)
+    memory.cursor = run.cursor = cursor
     run.queue.expect(at.step, [name for name, _ in drawn])
+    if not drawn:
+        return ()
     prompts = [prompt for _, prompt in drawn]
+    encoded = [checked_prompt_tokens(run.parts.tokenizer.encode(prompt.text), prompt, at) for prompt in prompts]
     made = run.parts.rollout.generate(prompts, samples, version=version, key=key_for(run.seed, at.op.id, at.step))
-    for (name, prompt), completions in zip(drawn, checked_completions(made, prompts, samples, at), strict=True):
-        tokens = run.parts.tokenizer.encode(prompt.text)
-        run.queue.put(at.step, Group(name, at.step, prompt, tokens, completions, version))
+    completions = checked_completions(made, prompts, samples, at)
+    for (name, prompt), tokens, sampled in zip(drawn, encoded, completions, strict=True):
+        run.queue.put(at.step, Group(name, at.step, prompt, tokens, sampled, version))
     return ()
 
 
 def _take(run: Session, at: At) -> Results:
-    groups = run.queue.take(at.step, timeout_s=0.0 if run.plan.target.name == "inline" else None)
-    if groups is None:
-        return [], False
+    groups = run.queue.take(at.step, timeout_s=0.0)
+    assert groups is not None, "a step that is run has been dispatched"
     run.step_memory(at.step).taken += [group.id for group in groups]
     return list(groups), True
 
 
 def _reward(run: Session, at: At, groups: list[Group]) -> Results:
+    return (_scored(run, at, groups),)
+
+
+def _scored(run: Session, at: At, groups: list[Group]) -> list[Group]:
     scored = score(run.parts.reward, groups)
     run.note_groups(at.step, scored)
-    return (scored,)
+    return scored
 
 
 def _advantages(run: Session, at: At, groups: list[Group]) -> Results:
+    return (_estimated(run, at, groups),)
+
+
+def _estimated(run: Session, at: At, groups: list[Group]) -> list[Group]:
     estimate = run.parts.advantages or ADVANTAGES[str(at.op.attr("estimator"))]
-    return (same_groups(estimate(groups), groups, at),)
+    made = estimate(groups)
+    if not is_groups(made):
+        raise PartResultError(f"the advantages returned {described(made)}, not a list of groups", loc=at.op.loc)
+    return same_groups(made, groups, at)
 
 
 def _pack(run: Session, at: At, groups: list[Group]) -> Results:
@@ -109,24 +135,20 @@ def _stream_mb(run: Session, at: At) -> Results:
 
 def _stream(run: Session, at: At) -> Iterator[MicroBatch]:
     """Micro-batches of a step, each given out as soon as it is full."""
-    result = _take(run, at)
-    assert result is not None, "take always gives its results"
+    groups = run.queue.take(at.step, timeout_s=0.0)
+    assert groups is not None, "a step that is run has been dispatched"
+    run.step_memory(at.step).taken += [group.id for group in groups]
     stream = run.parts.packer.stream(at.step)
-    for group in result[0]:
-        scored = _reward(run, at, [group])
-        assert scored is not None, "reward always gives its results"
-        estimated = _advantages(run, at, scored[0])
-        assert estimated is not None, "advantages always gives its results"
-        yield from stream.add(estimated[0][0])
+    for group in groups:
+        for estimated in _estimated(run, at, _scored(run, at, [group])):
+            yield from stream.add(estimated)
     yield from stream.close()
 
 
 def _next_part(run: Session, at: At, groups: list[Group]) -> Results:
-    parts = _int(at.op.attr("parts"))
-    if at.item >= parts:
-        return None
-    bounds = [len(groups) * part // parts for part in (at.item, at.item + 1)]
-    return (groups[bounds[0] : bounds[1]],)
+    assert at.count is not None, "a loop over mini-batches says how many there are"
+    first, end = (len(groups) * part // at.count for part in (at.item, at.item + 1))
+    return (groups[first:end],)
 
 
 def _ref_logps(run: Session, at: At, micro_batch: MicroBatch) -> Results:
@@ -144,8 +166,7 @@ def _fwd_bwd(run: Session, at: At, micro_batch: MicroBatch) -> Results:
     run.calls.record("fwd_bwd", micro_batch)
     run.parts.trainer.fwd_bwd(micro_batch)
     run.pending_fwd_bwd += 1
-    stats = run.step_memory(at.step).stats
-    stats["micro_batches"] = stats.get("micro_batches", 0.0) + 1
+    run.step_memory(at.step).count("micro_batches", 1.0)
     return ()
 
 
@@ -156,26 +177,32 @@ def _update(run: Session, at: At) -> Results:
         run.pending_fwd_bwd = 0
         return ()
     if run.plan.program.contract.empty == "error":
-        raise EmptyStepError(f"step {at.step} has no micro-batch to update on", loc=at.op.loc)
-    stats = run.step_memory(at.step).stats
-    stats["empty_updates"] = stats.get("empty_updates", 0.0) + 1
+        raise EmptyStepError(f"`{at.op.id}` of step {at.step} has no micro-batch to update on", loc=at.op.loc)
+    run.step_memory(at.step).count("empty_updates", 1.0)
     return ()
 
 
 def _get_metrics(run: Session, at: At) -> Results:
-    fetched = {name: float(value) for name, value in run.parts.trainer.get_metrics().items()}
+    fetched = checked_metrics(run.parts.trainer.get_metrics(), "the trainer's get_metrics()", at)
     run.calls.settle()
     memory = run.step_memory(at.step)
-    memory.metrics = {**_rollout_figures(run, at.step), **fetched, "step": float(at.step)}
+    memory.metrics = {**_rollout_figures(memory.stats), **fetched, "step": float(at.step)}
     return (memory.metrics,)
 
 
-def _rollout_figures(run: Session, step: int) -> dict[str, float]:
-    stats = run.step_memory(step).stats
+def _rollout_figures(stats: Mapping[str, float]) -> dict[str, float]:
+    """What the log is told of a step's rollouts."""
     samples = max(stats.get("samples", 0.0), 1.0)
     figures = {
         name: stats.get(name, 0.0)
-        for name in ("groups", "micro_batches", "completion_tokens", "groups_of_equal_rewards", "empty_updates")
+        for name in (
+            "groups",
+            "micro_batches",
+            "completion_tokens",
+            "groups_of_equal_rewards",
+            "empty_updates",
+            "rollout_version",
+        )
     }
     figures["reward"] = stats.get("reward_sum", 0.0) / samples
     figures["finished"] = stats.get("finished", 0.0) / samples
@@ -184,18 +211,21 @@ def _rollout_figures(run: Session, step: int) -> dict[str, float]:
 
 def _save_checkpoint(run: Session, at: At) -> Results:
     run.calls.settle()
-    save_run(run, at.step)
+    save_run(run, at.step, at.op.id if any(node is at.op for node in run.plan.program.body) else "")
     return ()
 
 
 def _sync_weights(run: Session, at: At) -> Results:
-    weights, version = run.parts.trainer.weights()
-    run.board.publish(at.step, weights, int(version))
-    return (int(version),)
+    weights, version = checked_weights(run.parts.trainer.weights(), at)
+    run.board.publish(at.step, weights, version)
+    return (version,)
 
 
 def _commit(run: Session, at: At) -> Results:
-    ids = run.queue.commit(at.step)
+    # The queue of a resumed run counts the saved step's groups already: they are gone, and only their ids were kept.
+    counted = at.step < run.queue.training_cursor
+    ids = tuple(run.step_memory(at.step).taken) if counted else run.queue.commit(at.step)
+    run.committed = at.step + 1
     run.note_trained(ids)
     if run.out is not None:
         append_trained(run.out, at.step, ids)
@@ -205,8 +235,9 @@ def _commit(run: Session, at: At) -> Results:
 def _log(run: Session, at: At, metrics: dict[str, float]) -> Results:
     record = {**metrics, "step": float(at.step)}
     run.records.append(record)
+    run.logged = (at.step, record)
     for tracker in run.parts.trackers:
-        tracker.log(at.step, record)
+        tracker.log(at.step, dict(record))
     return ()
 
 
