@@ -11,6 +11,7 @@ _NOUNS = {
     "policy.version": "the policy version",
     "queue.groups": "the queue of groups",
     "queue.serving": "the serving cursor",
+    "queue.taken": "the groups that the step took",
     "queue.training": "the training cursor",
     "host": "the host memory of the step",
     "packer": "the packer's buffer",

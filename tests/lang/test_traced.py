@@ -86,7 +86,7 @@ def test_a_small_step_is_exactly_this_program():
             RESOURCES[name]
             for name in (
                 *("rng", "prompts.cursor", "rollout.weights", "policy.version"),
-                *("queue.groups", "queue.serving", "queue.training", "host", "packer"),
+                *("queue.groups", "queue.serving", "queue.taken", "queue.training", "host", "packer"),
                 *("params", "grads", "optimizer", "trainer.step", "trainer.metrics", "trainer.calls", "callbacks"),
             )
         ),
