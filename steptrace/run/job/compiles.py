@@ -26,7 +26,7 @@ class CompileWatch:
         """Nothing to release."""
 
     def counts(self) -> dict[str, Any]:
-        """``after_first_step`` and ``at_end``: traces by ``part.leaf``; ``again``: the leaves that were traced later."""
+        """Traces by ``part.leaf`` (``after_first_step``, ``at_end``), and the leaves traced later (``again``)."""
         now = self._now()
         first = self._after_first if self._after_first is not None else now
         again = sorted(name for name, count in now.items() if count > first.get(name, 0))
