@@ -132,7 +132,8 @@ class OpReader:
         reader = self.reader
         token = reader.take("value", "an operand `%name`")
         step = micro = 0
-        if reader.accept("@"):
+        if reader.at("@") and reader.ahead(1).kind == "name":
+            reader.next()
             if reader.expect("k", "m").text == "k":
                 step = reader.signed("a number of steps")
                 if reader.accept("@"):
@@ -245,5 +246,5 @@ def read_settings(reader: Reader, note: NoteName) -> tuple[tuple[str, AttrValue]
         reader.expect("=", after=" after the name of an attribute")
         found[name] = reader.literal()
 
-    reader.listed(one, "}", " after a value")
+    reader.some(one, "}", " after a value")
     return tuple(found.items())

@@ -9,7 +9,7 @@ One op a line; ``#`` starts a comment; blank lines are skipped. The grammar, wit
     header    = "program" word [settings] [place] NL
     contract  = "contract" "weights" "=" ("pinned" | "freshest") "staleness" "=" INT
                 "partial" "=" ("train" | "drop" | "error") "empty" "=" ("skip" | "error") NL
-    row       = "op" NAME "(" [list(operand)] ")" ["->" "(" [list(given)] ")"] ["{" list(attr) "}"]
+    row       = "op" NAME "(" [list(operand)] ")" ["->" "(" list(given) ")"] ["{" list(attr) "}"]
                 "lane" "=" word patterns {"if" "(" word "=" literal ")" patterns} {setting} [place] NL
     patterns  = ["reads" "[" list(pattern) "]"] ["writes" "[" list(pattern) "]"] ["awaits" "[" list(pattern) "]"]
     pattern   = effect, where "w" may stand for the staleness: rollout.weights[k-1-w]
@@ -45,7 +45,7 @@ One op a line; ``#`` starts a comment; blank lines are skipped. The grammar, wit
     word      = NAME | STRING
     NAME      = letter {letter | digit | "_"} {"." (letter | digit | "_") {letter | digit | "_"}}
     VALUE     = "%" NAME
-    SIGNED    = ("+" | "-") INT
+    SIGNED    = ("+" | "-") INT                        (* not 0 *)
 
 The ids of ops and loops default to their kinds. Types and effects are printed for the reader and derived again
 here; a line that claims others is refused. A resource line stands for each resource that an op names.

@@ -104,9 +104,10 @@ class Reader:
         return int(token.text) if token.text.isdecimal() else self.fail(expected, token)
 
     def signed(self, expected: str) -> int:
-        """A whole number with its sign: ``+1``."""
+        """A distance: a whole number other than 0, with its sign: ``+1``."""
         sign = -1 if self.expect("+", "-").text == "-" else 1
-        return sign * self.integer(expected)
+        token = self.token
+        return sign * (self.integer(expected) or self.fail(f"{expected}, at least 1", token))
 
     def number(self, expected: str) -> int | float:
         """A number, possibly negative; a float where it has a point or an exponent."""
@@ -116,14 +117,16 @@ class Reader:
         text = self.take("number", expected).text
         return sign * (int(text) if text.isdecimal() else float(text))
 
-    def listed(self, part: Callable[[], _Part], closing: str, after: str) -> tuple[_Part, ...]:
-        """Parts with commas between them, up to ``closing``, which is taken; none if it stands first."""
-        if self.accept(closing):
-            return ()
+    def some(self, part: Callable[[], _Part], closing: str, after: str) -> tuple[_Part, ...]:
+        """Parts as in ``listed``, but at least one."""
         parts = [part()]
         while self.expect(",", closing, after=after).text == ",":
             parts.append(part())
         return tuple(parts)
+
+    def listed(self, part: Callable[[], _Part], closing: str, after: str) -> tuple[_Part, ...]:
+        """Parts with commas between them, up to ``closing``, which is taken; none if it stands first."""
+        return () if self.accept(closing) else self.some(part, closing, after)
 
     def literal(self) -> AttrValue:
         """The value of an attribute: true, a number, a string, or strings in parentheses."""
@@ -143,7 +146,7 @@ class Reader:
         base = self.base()
         fields: tuple[str, ...] = ()
         if self.accept("<"):
-            fields = self.listed(lambda: self.word("the name of a field"), ">", " after a field")
+            fields = self.some(lambda: self.word("the name of a field"), ">", " after a field")
         nbytes = None
         if self.accept("["):
             nbytes = self.integer("a size in bytes")

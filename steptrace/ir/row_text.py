@@ -23,8 +23,8 @@ def read_row(reader: Reader) -> OpKind:
     results: tuple[Given, ...] = ()
     if reader.accept("->"):
         reader.expect("(")
-        results = reader.listed(lambda: _given(reader), ")", " after a result")
-    attrs = reader.listed(lambda: _attr(reader), "}", " after an attribute") if reader.accept("{") else ()
+        results = reader.some(lambda: _given(reader), ")", " after a result")
+    attrs = reader.some(lambda: _attr(reader), "}", " after an attribute") if reader.accept("{") else ()
     reader.expect("lane", after=" after the operands, results and attributes")
     reader.expect("=")
     lane = reader.word("the name of a lane")
@@ -56,7 +56,7 @@ def _operand(reader: Reader) -> Operand:
     base = None if reader.accept("any") else reader.base()
     needs: tuple[str, ...] = ()
     if reader.accept("<"):
-        needs = reader.listed(lambda: reader.word("the name of a field"), ">", " after a field")
+        needs = reader.some(lambda: reader.word("the name of a field"), ">", " after a field")
     return Operand(name, base, needs)
 
 
@@ -90,7 +90,7 @@ def _attr(reader: Reader) -> Attr:
     choices: tuple[AttrValue, ...] = ()
     if reader.accept("in"):
         reader.expect("(")
-        choices = reader.listed(reader.literal, ")", " after a value")
+        choices = reader.some(reader.literal, ")", " after a value")
     doc = reader.string("a doc string") if reader.token.kind == "string" else ""
     return Attr(name, type_, default, choices, doc)
 
@@ -99,7 +99,7 @@ def _patterns(reader: Reader, access: Access) -> tuple[str, ...]:
     if not reader.accept(access.value):
         return ()
     reader.expect("[")
-    return reader.listed(lambda: _pattern(reader), "]", " after an effect")
+    return reader.some(lambda: _pattern(reader), "]", " after an effect")
 
 
 def _pattern(reader: Reader) -> str:
