@@ -8,6 +8,7 @@ prompt.
 from __future__ import annotations
 
 import json
+import os.path
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,18 +23,18 @@ _FORMAT = 1
 
 
 class TaskTokenizer:
-    """Words of the boilerplate as one token each, everything else character by character.
+    """Boilerplate in few tokens, everything else character by character.
 
-    A word (or run of punctuation, each with the space before it) that stands in nearly every question is one
-    token; the rest of a question, and all of an answer, is one token a character. So a prompt is short and the model
-    still sees the letters that matter. A character that was in no text is written as its UTF-8 bytes, two
-    half-byte tokens each: every text encodes, and decodes to itself.
+    What all questions begin with is one token. After it, a word (or run of punctuation, each with the space before
+    it) that stands in nearly every question is one token; the rest of a question, and all of an answer, is one
+    token a character. So a prompt is short and the model still sees the letters that matter. A character that was
+    in no text is written as its UTF-8 bytes, two half-byte tokens each: every text encodes, and decodes to itself.
 
     Ids: 0 pad, 1 stop, 2 answer (ends a prompt), then 16 half-bytes, then characters, then words, each sorted.
 
     Args:
       characters: single characters with a token of their own.
-      words: pieces with a token of their own.
+      words: pieces with a token of their own; those of several words stand for the beginning of a text.
     """
 
     pad_id = 0
@@ -43,6 +44,7 @@ class TaskTokenizer:
     def __init__(self, characters: Iterable[str], words: Iterable[str]) -> None:
         self.characters = tuple(sorted(set(characters)))
         self.words = tuple(sorted(set(words)))
+        self._openings = sorted((word for word in self.words if not _PIECE.fullmatch(word)), key=len, reverse=True)
         assert all(len(character) == 1 for character in self.characters), "a character is one code point"
         self._first = _SPECIAL + 16
         self._pieces = (*self.characters, *self.words)
@@ -56,16 +58,21 @@ class TaskTokenizer:
         Args:
           questions: prompts of the task.
           answers: right answers.
-          share: a piece of two characters or more that stands in this share of the questions is one token.
+          share: a piece of two characters or more that stands in this share of the questions, after what all of them
+            begin with, is one token; above 1, all is spelled.
         """
-        counts = Counter(piece for question in questions for piece in set(_PIECE.findall(question)))
+        opening = _opening(questions) if share <= 1 else ""
+        rests = [question[len(opening) :] for question in questions]
+        counts = Counter(piece for rest in rests for piece in set(_PIECE.findall(rest)))
         words = [piece for piece, count in counts.items() if len(piece) > 1 and count >= share * len(questions)]
-        return cls({character for text in (*questions, *answers) for character in text}, words)
+        characters = {character for text in (*questions, *answers) for character in text}
+        return cls(characters, [*words, opening] if opening else words)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, the answer token last."""
-        ids: list[int] = []
-        for piece in _PIECE.findall(text):
+        opening = next((word for word in self._openings if text.startswith(word)), "")
+        ids = [self._ids[opening]] if opening else []
+        for piece in _PIECE.findall(text[len(opening) :]):
             known = self._ids.get(piece)
             ids += self._spell(piece) if known is None else [known]
         return [*ids, self.answer_id]
@@ -183,6 +190,12 @@ class ByteTokenizer:
 
     def _spell(self, text: str) -> list[int]:
         return [_SPECIAL + byte for byte in text.encode("utf-8", "surrogatepass")]
+
+
+def _opening(questions: Sequence[str]) -> str:
+    """The pieces, two or more, that all questions begin with and none consists of; "" when there are none."""
+    common = os.path.commonprefix([_PIECE.findall(question)[:-1] for question in questions])
+    return "".join(common) if len(common) > 1 else ""
 
 
 def _unknown(token: int, vocab_size: int) -> UnknownTokenError:

@@ -16,16 +16,34 @@ def tokenizer():
     return TaskTokenizer.build(QUESTIONS, ANSWERS)
 
 
-def test_boilerplate_is_words_and_the_rest_is_letters():
+def test_boilerplate_is_one_token_and_the_rest_is_letters():
     made = tokenizer()
     pieces = dict(enumerate(made.characters + made.words, start=19))
     spelled = [pieces.get(token, token) for token in made.encode(QUESTIONS[0])]
-    assert spelled == [
-        *("Spell", " this", " word", " backward", " (", "example", ":", " sun", " ->", " nus", "):"),
-        *(" ", "h", "a", "y", made.answer_id),
-    ]
+    opening = "Spell this word backward (example: sun -> nus):"
+    assert spelled == [opening, " ", "h", "a", "y", made.answer_id]
     assert [pieces.get(token, token) for token in made.answer_tokens("yah")] == ["y", "a", "h", made.stop_id]
     assert made.vocab_size == 19 + len(made.characters) + len(made.words)
+
+
+def test_words_that_recur_after_the_beginning_are_one_token_each():
+    made = TaskTokenizer.build([f"Add up: {n} + {m} = what" for n, m in ((1, 2), (3, 4), (5, 6))], ["3"])
+    pieces = dict(enumerate(made.characters + made.words, start=19))
+    spelled = [pieces.get(token, token) for token in made.encode("Add up: 3 + 9 = what")]
+    assert spelled[:-1] == ["Add up:", " ", "3", " +", " ", *spelled[5:7], " =", " what"]
+    assert made.words == (" +", " =", " what", "Add up:")
+
+
+def test_another_beginning_is_spelled():
+    made = tokenizer()
+    text = "Say this word backward: hay"
+    assert len(made.encode(text)) == len(text) + 1
+    assert made.decode(made.encode(text)) == text
+
+
+def test_no_question_is_one_token():
+    made = TaskTokenizer.build(["the same question", "the same question"], [])
+    assert made.words == (" question", "the same")
 
 
 def test_control_a_share_above_one_makes_letters_of_all():
@@ -36,7 +54,7 @@ def test_control_a_share_above_one_makes_letters_of_all():
 
 def test_answers_are_spelled_even_where_they_are_a_word_of_the_boilerplate():
     made = tokenizer()
-    assert len(made.answer_tokens(" this")) == 6
+    assert len(made.answer_tokens("Spell this")) == 11
 
 
 @pytest.mark.parametrize("make", [tokenizer, ByteTokenizer])
