@@ -8,10 +8,10 @@ prompt.
 from __future__ import annotations
 
 import json
-import os.path
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +194,10 @@ class ByteTokenizer:
 
 def _opening(questions: Sequence[str]) -> str:
     """The pieces, two or more, that all questions begin with and none consists of; "" when there are none."""
-    common = os.path.commonprefix([_PIECE.findall(question)[:-1] for question in questions])
-    return "".join(common) if len(common) > 1 else ""
+    split = (_PIECE.findall(question)[:-1] for question in questions)
+    common = takewhile(lambda pieces: len(set(pieces)) == 1, zip(*split, strict=False))
+    opening = [pieces[0] for pieces in common]
+    return "".join(opening) if len(opening) > 1 else ""
 
 
 def _unknown(token: int, vocab_size: int) -> UnknownTokenError:
