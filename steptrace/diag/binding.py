@@ -25,7 +25,14 @@ class NotLowerableError(SteptraceError):
     asks for, and what the target lacks. For example, the `inline` target runs ops in program order, so an op with a
     shift (one that runs steps ahead of its place) has no rule there.
 
-    Way out: run the program on a target with the capability, or drop the pass that asked for it.
+    A checkpoint is such an op too: a resumed run goes on behind its `save_checkpoint` with what the checkpoint holds,
+    metrics, versions, flags and numbers. It holds no groups and no micro-batches, so they are used before it:
+
+        step.save_checkpoint()
+        show_samples(groups)                     # error[ST301]: a resumed run has no groups to show
+
+    Ways out: run the program on a target with the capability, or drop the pass that asked for it; move a checkpoint
+    behind the last op that the message names.
     """
 
     code = "ST301"

@@ -9,7 +9,8 @@ class NoCheckpointError(SteptraceError):
     """There is nothing to resume from.
 
     `--resume` continues from the newest complete checkpoint below `OUT/checkpoints`; there is none. Checkpoints are
-    written by the program's `save_checkpoint`, so a run that was stopped before the first one has to start again.
+    written by the program's `save_checkpoint`, and behind the last step of a program that has one, so a run that was
+    stopped before the first one has to start again.
 
         steptrace run grpo --out runs/new --resume       # error[ST500]
 
@@ -76,7 +77,8 @@ class OtherSeedError(SteptraceError):
 class UnwritableOutError(SteptraceError):
     """The output folder cannot be written.
 
-    Checked before step 0, so that no work is lost.
+    Whether it can is checked before step 0, so that no work is lost. Later the disk may be full: then the run ends
+    before it publishes the weights that it could not save, and the checkpoint before is whole.
 
         steptrace run grpo --out /proc/run               # error[ST505]
 
@@ -89,7 +91,8 @@ class UnwritableOutError(SteptraceError):
 class OutInUseError(SteptraceError):
     """The output folder already holds the checkpoints of a run, and this one does not resume it.
 
-    Two runs in one folder would mix their records.
+    Two runs in one folder would mix their records. So would two processes: while one runs in a folder, another is
+    refused, also with `--resume`.
 
         steptrace run grpo --out runs/a
         steptrace run grpo --out runs/a                  # error[ST506]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from steptrace.diag.base import Note
 from steptrace.diag.checkpoint import NoCheckpointError, OtherModelError, OtherProgramError, OtherSeedError
 from steptrace.ir import Loop, Node, Program, print_program
 from steptrace.lang.parts import Checkpointable
@@ -37,7 +38,7 @@ def save_run(run: Session, step: int, behind: str = "") -> None:
         return
     versions = _needed_versions(run, step)
     weights, own = checked_weights(run.parts.trainer.weights())
-    with new_checkpoint(run.out, step) as folder:
+    with new_checkpoint(run.out, step, ended=not behind) as folder:
         run.parts.trainer.save_checkpoint(folder / "trainer")
         for name, part in _stateful_parts(run):
             part.save_checkpoint(folder / "parts" / name)
@@ -97,6 +98,12 @@ def program_fingerprint(program: Program) -> str:
     return chain("", print_program(bare))
 
 
+def _settings(program: Program) -> dict[str, str]:
+    """Name, parameters and contract of a program in words, to say what differs."""
+    settings = {"program": program.name, **dict(program.params), **asdict(program.contract)}
+    return {name: str(value) for name, value in settings.items()}
+
+
 def _without_locs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(
         replace(node, loc=None, body=_without_locs(node.body)) if isinstance(node, Loop) else replace(node, loc=None)
@@ -149,7 +156,7 @@ def _facts(run: Session, step: int, behind: str) -> dict[str, Any]:
     return {
         "step": step,
         "behind": behind,
-        "program": run.plan.program.name,
+        "settings": _settings(run.plan.program),
         "program_fingerprint": program_fingerprint(run.plan.program),
         "seed": run.seed,
         "data": None if run.draws is None else run.draws.state(run.cursor if memory is None else memory.cursor),
@@ -225,9 +232,15 @@ def _restore_board(run: Session, versions: Mapping[str, int], place: Path) -> No
 def _check_same(run: Session, facts: Mapping[str, Any], place: Path) -> None:
     program = run.plan.program
     if facts["program_fingerprint"] != program_fingerprint(program):
+        there, here = facts["settings"], _settings(program)
         raise OtherProgramError(
-            f"{place} was written by another program, `{facts['program']}`, or with other parameters",
+            f"{place} was written by another program than `{program.name}`, or with other parameters",
             loc=program.loc,
+            notes=tuple(
+                Note(f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here")
+                for name in {**there, **here}
+                if there.get(name) != here.get(name)
+            ),
         )
     if facts["seed"] != run.seed:
         raise OtherSeedError(f"{place} was written with seed {facts['seed']}, not {run.seed}")

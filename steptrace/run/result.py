@@ -17,7 +17,8 @@ class RunResult:
       seed: seed of the run.
       steps: steps that are done, those before a resume included.
       first_step: the step this call began with; 0 unless it resumed.
-      records: the logged metrics of each step of this call, in order.
+      records: the logged metrics of this call, in order: those of its last 10,000 steps, the rest of a resumed step
+        included. A tracker is told of all.
       params_digest: SHA-256 of the final parameters.
       calls_digest: of the trainer's calls with hashed inputs, in order, those before a resume included.
       trained_groups_digest: of the ids of the trained groups, in order.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
@@ -22,14 +23,18 @@ KEPT = 2
 """How many checkpoints are kept."""
 
 _MANIFEST = "manifest.json"
+_NAME = re.compile(r"([0-9]+)((?:-end)?)")
 _UNFINISHED = ".saving-"
 _TRAINED = "trained_groups.jsonl"
 
 
 def checkpoints(out: Path) -> list[Path]:
-    """The checkpoints below ``out``, oldest first; each was whole when it was put there."""
-    numbered = [path for path in (out / "checkpoints").glob("*") if path.name.isdecimal() and path.is_dir()]
-    return sorted(numbered, key=lambda path: int(path.name))
+    """The checkpoints below ``out``, oldest first; each was whole when it was put there.
+
+    One that was saved in step 9 is named ``00000009``, one that was saved behind that step ``00000009-end``.
+    """
+    found = ((_NAME.fullmatch(path.name), path) for path in (out / "checkpoints").glob("*") if path.is_dir())
+    return [path for _, path in sorted(((int(name[1]), name[2]), path) for name, path in found if name)]
 
 
 @contextmanager
@@ -73,12 +78,17 @@ def writing(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def new_checkpoint(out: Path, step: int) -> Iterator[Path]:
-    """A folder to write a step's checkpoint to; it becomes the checkpoint when the block ends without an error.
+def new_checkpoint(out: Path, step: int, *, ended: bool) -> Iterator[Path]:
+    """A folder to write a checkpoint to; it becomes the checkpoint when the block ends without an error.
 
     A run that is killed at any moment leaves the checkpoints from before, and at most an unfinished folder.
+
+    Args:
+      out: the folder of the run.
+      step: the step it is saved in.
+      ended: whether that step is at its end.
     """
-    place = out / "checkpoints" / f"{step:08d}"
+    place = out / "checkpoints" / f"{step:08d}{'-end' if ended else ''}"
     building = place.with_name(f"{_UNFINISHED}{place.name}")
     with writing(f"checkpoint {place}"):
         shutil.rmtree(building, ignore_errors=True)

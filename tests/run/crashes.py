@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import steptrace
 from fakes import parts
+
+import steptrace
 from steptrace.ir import Program
 from steptrace.run.store import checkpoints
 
