@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from steptrace.diag.base import SteptraceError
-from steptrace.diag.structure import StreamedStepEstimatorError
 from steptrace.diag.text import (
     BadAttributeError,
     SignatureError,
@@ -14,7 +13,7 @@ from steptrace.diag.text import (
     UnknownKindError,
     UnknownLaneError,
 )
-from steptrace.ir.builtin import BUILTIN, RESOURCES, STEP_ESTIMATORS
+from steptrace.ir.builtin import BUILTIN, RESOURCES
 from steptrace.ir.effects import parse_pattern
 from steptrace.ir.kind import REQUIRED, Attr, OpKind
 from steptrace.ir.printer import literal, type_text
@@ -117,10 +116,6 @@ def _attr_misfits(op: Op, kind: OpKind) -> Iterator[Misfit]:
         elif not _is_a(value, spec_of.type):
             message = f"`{name}` of `{op.kind}` is {_type_words(spec_of)}, not {literal(value)}"
             yield Misfit(BadAttributeError, part, message)
-        elif spec_of.choices and value in STEP_ESTIMATORS and value not in spec_of.choices:
-            message = f"the estimator `{value}` needs every group of the step before the first advantage"
-            help = "take the whole step: take, reward, advantages, pack; or use an estimator that looks at one group"
-            yield Misfit(StreamedStepEstimatorError, part, message, help)
         elif spec_of.choices and value not in spec_of.choices:
             choices = ", ".join(map(literal, spec_of.choices))
             message = f"`{name}` of `{op.kind}` is one of {choices}, not {literal(value)}"

@@ -111,6 +111,7 @@ class Builder:
         row = self.kinds[kind]
         uses = tuple(Use(arg) if isinstance(arg, str) else arg for arg in args)
         types = row.result_types(tuple(self.types.get(use.name, Type("value")) for use in uses))
+        self._names |= {f"%{name}" for name in names}
         given = names or tuple(self.fresh(result.name, "%") for result in row.results)
         self.types |= {name: replace(type_, nbytes=nbytes) for name, type_ in zip(given, types, strict=True)}
         results = tuple(Result(name, self.types[name]) for name in given)

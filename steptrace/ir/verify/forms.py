@@ -40,14 +40,16 @@ def check_rows(ground: Ground) -> None:
     for kind in ground.program.kinds:
         item = f"row {kind.name}"
         if kind.name in names:
-            ground.report_item(DuplicateNameError, f"two rows are called `{kind.name}`", item, kind.loc)
+            ground.report_item(
+                DuplicateNameError, f"two rows are called `{kind.name}`", item, kind.loc or ground.program.loc
+            )
         names.add(kind.name)
         wrong = row_misfit(kind)
         if wrong:
-            ground.report_item(BadRowError, wrong, item, kind.loc)
+            ground.report_item(BadRowError, wrong, item, kind.loc or ground.program.loc)
         if not _NAME.fullmatch(kind.name):
             message = f"{kind.name!r} cannot be written as the name of an op"
-            ground.report_item(UnwritableNameError, message, item, kind.loc)
+            ground.report_item(UnwritableNameError, message, item, kind.loc or ground.program.loc)
 
 
 def check_names(ground: Ground, nodes: tuple[Node, ...]) -> None:

@@ -35,7 +35,7 @@ def check_rollouts(ground: Ground, runs: list[Run]) -> None:
 def _check_misplaced(ground: Ground) -> None:
     for nodes, where in (
         (ground.program.prologue, "before the first step"),
-        (ground.program.epilogue, "after the last"),
+        (ground.program.epilogue, "after the last step"),
     ):
         for op, _ in walk(nodes):
             if roles_of(ground, op) & _OF_A_STEP:
