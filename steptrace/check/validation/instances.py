@@ -28,6 +28,8 @@ from steptrace.ir import (
     Or,
     Predicate,
     Program,
+    Use,
+    ops_of,
 )
 
 FlagKey: TypeAlias = tuple[str, str, int, int, tuple[int, ...]]
@@ -78,10 +80,13 @@ class Lanes:
     Attributes:
       instances: all of them; lanes and orders speak of positions in it.
       lanes: for each lane its instances, in the order in which it runs them.
+      gates: for an instance the keys of values that its lane has looked at by then, to know what to run: the flags of
+        conditions, and the batch that says how many micro-batches there are.
     """
 
     instances: tuple[Instance, ...]
     lanes: dict[str, tuple[int, ...]]
+    gates: dict[int, tuple[tuple[object, ...], ...]]
 
 
 def flag_text(flag: FlagKey) -> str:
@@ -132,6 +137,8 @@ class _Enumeration:
         self.steps = len(setting.counts)
         self.instances: list[Instance] = []
         self.order: dict[str, list[int]] = {}
+        self.gates: dict[int, tuple[tuple[object, ...], ...]] = {}
+        self.pending: dict[str, list[tuple[object, ...]]] = {}
 
     def lanes(self) -> Lanes:
         program = self.side.program
@@ -144,7 +151,7 @@ class _Enumeration:
                 else:
                     self._top(node, at + node.shift)
         self._nodes(program.epilogue, self.steps, ())
-        return Lanes(tuple(self.instances), {lane: tuple(line) for lane, line in self.order.items()})
+        return Lanes(tuple(self.instances), {lane: tuple(line) for lane, line in self.order.items()}, self.gates)
 
     def _top(self, op: Op, step: int) -> None:
         if not 0 <= step < self.steps:
@@ -153,6 +160,26 @@ class _Enumeration:
             self._run(op, step, ())
         elif op.micro < self.setting.counts[step]:
             self._run(op, step, (op.micro,))
+        else:
+            self._absent(op, step)
+
+    def _absent(self, op: Op, step: int) -> None:
+        """A peeled op whose micro-batch does not exist: its lane waits until that is known, unless it only polls."""
+        site = self.side.by_id[op.id]
+        loop = self.side.peeled_from.get(site.origin.op)
+        never = Setting(self.setting.counts, frozenset(), self.setting.phase)
+        if (
+            loop is None
+            or loop.over is None
+            or site.kind.polls
+            or not holds(op.when, self.side, never, step, (op.micro or 0,))
+        ):
+            return
+        self._look(op.lane, loop.over, step, ())
+
+    def _look(self, lane: str, use: Use, step: int, path: tuple[int, ...]) -> None:
+        """What a lane looks at before it runs on."""
+        self.pending.setdefault(lane, []).append(value_key(self.side, use, Instance(-1, step, path)))
 
     def _nodes(self, nodes: tuple[Node, ...], step: int, path: tuple[int, ...]) -> None:
         for node in nodes:
@@ -167,6 +194,9 @@ class _Enumeration:
                 self._nodes(loop.body, step, (*path, item))
             return
         count = self.setting.counts[step] if 0 <= step < self.steps else 0
+        if loop.over is not None:
+            for lane in dict.fromkeys(op.lane for op in ops_of(loop.body)):
+                self._look(lane, loop.over, step, path)
         ahead = max((node.shift for node in loop.body if isinstance(node, Op)), default=0)
         for at in range(-max(ahead, 0), count):
             for node in loop.body:
@@ -176,8 +206,14 @@ class _Enumeration:
 
     def _run(self, op: Op, step: int, path: tuple[int, ...]) -> None:
         site = self.side.by_id[op.id]
-        if op.when != ALWAYS and not holds(op.when, self.side, self.setting, step, path):
-            return
+        if op.when != ALWAYS:
+            for fact in flag_names(op.when):
+                if isinstance(fact, Flag):
+                    self._look(op.lane, Use(fact.name), step, path)
+            if not holds(op.when, self.side, self.setting, step, path):
+                return
+        if op.lane in self.pending:
+            self.gates[len(self.instances)] = tuple(self.pending.pop(op.lane))
         self.order.setdefault(op.lane, []).append(len(self.instances))
         self.instances.append(Instance(site.number, step, path))
 
@@ -234,3 +270,15 @@ def free_flags(pair: Pair, counts: tuple[int, ...]) -> tuple[FlagKey, ...]:
                 for position in makers.get(one.site, ()):
                     found[(*side.sites[one.site].value(position), one.step, one.path)] = None
     return tuple(sorted(found, key=lambda flag: (flag[3], flag[4], flag[:3])))
+
+
+def value_key(side: Side, use: Use, one: Instance) -> tuple[object, ...]:
+    """The key of the value that an instance uses: what made it, in which step and with which counters."""
+    maker = side.makers.get(use.name)
+    if maker is None:
+        return (use.name,)
+    site, position = maker
+    path = one.path[: site.depth]
+    if use.micro and path:
+        path = (*path[:-1], path[-1] + use.micro)
+    return (*site.value(position), one.step + use.step, path)

@@ -1,8 +1,9 @@
 """One run of a side: its lanes, the waits between them, and a line in which it can happen.
 
 The waits are those that a schedule needs: two instances on different lanes that touch the same cell, one of them
-writing, keep the order of the source; a value is made before it is used; what belongs to a step waits until the take
-knows that the step exists. Every line that keeps the lanes and the waits orders all conflicts alike, so one is enough.
+writing, keep the order of the source; a value is made before it is used, and a condition before it is looked at, also
+where it turns out false and nothing runs; what belongs to a step waits until the take knows that the step exists.
+Every line that keeps the lanes and the waits orders all conflicts alike, so one is enough.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from steptrace.check.validation.instances import Instance, Lanes, Setting, lanes_of, where
+from steptrace.check.validation.instances import Instance, Lanes, Setting, lanes_of, value_key, where
 from steptrace.check.validation.parts import RANK
 from steptrace.check.validation.sides import Pair, Side, Site, Touch
-from steptrace.ir import ResourceKind, Use
+from steptrace.ir import ResourceKind
 
 
 class Bond(IntEnum):
@@ -39,6 +40,8 @@ class Run:
       side: which of the two runs.
       setting: counts and flags.
       lanes: what each lane runs.
+      sites: the op of each instance.
+      identities: for each instance the one of the source that it stands for, None where the source has no such op.
       reference: the positions of the instances in the order of the source.
       needs: for each instance those that must come before it, each with the bond.
     """
@@ -47,23 +50,15 @@ class Run:
     side: Side
     setting: Setting
     lanes: Lanes
+    sites: tuple[Site, ...]
+    identities: tuple[Instance | None, ...]
     reference: tuple[int, ...]
     needs: tuple[tuple[tuple[int, Bond], ...], ...]
-
-    def site(self, position: int) -> Site:
-        """The op of an instance."""
-        return self.side.sites[self.lanes.instances[position].site]
 
     def text(self, position: int) -> str:
         """An instance in words: ``fwd_bwd@(1,0)``."""
         one = self.lanes.instances[position]
-        return f"{self.side.sites[one.site].op.id}{where(one.step, one.path)}"
-
-    def identity(self, position: int) -> Instance | None:
-        """The instance of the source that an instance stands for, None where the source has no such op."""
-        one = self.lanes.instances[position]
-        origin = self.pair.origin(self.side, self.side.sites[one.site])
-        return None if origin is None else Instance(origin.number, one.step, one.path)
+        return f"{self.sites[position].op.id}{where(one.step, one.path)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +79,18 @@ def run_of(pair: Pair, side: Side, setting: Setting) -> Run:
     lanes = lanes_of(side, setting)
     keys = [_key(pair, side, one) for one in lanes.instances]
     reference = tuple(sorted(range(len(keys)), key=keys.__getitem__))
-    return Run(pair, side, setting, lanes, reference, _Needs(side, setting, lanes).of(reference))
+    sites = tuple([side.sites[one.site] for one in lanes.instances])
+    if side is pair.source:
+        identities: tuple[Instance | None, ...] = lanes.instances
+    else:
+        origins = pair.origins
+        identities = tuple(
+            [
+                None if (origin := origins[number]) is None else Instance(origin.number, step, path)
+                for number, step, path in lanes.instances
+            ]
+        )
+    return Run(pair, side, setting, lanes, sites, identities, reference, _Needs(side, setting, lanes).of(reference))
 
 
 def line_of(run: Run) -> tuple[int, ...] | Stuck:
@@ -131,7 +137,7 @@ def _stuck(
         number = lane_of[open_[head][0]]
     ring = tuple(chain[seen.index(number) :])
     heads_open = [lane[heads[at]] for at, lane in enumerate(lines) if heads[at] < len(lane)]
-    return Stuck(ring, any(run.site(head).kind.polls for head in heads_open))
+    return Stuck(ring, any(run.sites[head].kind.polls for head in heads_open))
 
 
 def _key(pair: Pair, side: Side, one: Instance) -> tuple[int, ...]:
@@ -183,6 +189,9 @@ class _Needs:
                 if before != position and bond >= needs.get(before, Bond.ORDER):
                     needs[before] = bond
             found[position] = tuple(needs.items())
+        for position, keys in self.lanes.gates.items():
+            makers = [self.makers[key] for key in keys if key in self.makers]
+            found[position] += tuple((maker, Bond.DONE) for maker in makers if maker != position)
         return tuple(found)
 
     def _needs(self, position: int) -> Iterator[tuple[int, Bond]]:
@@ -267,15 +276,3 @@ def cell_of(touch: Touch, one: Instance) -> tuple[int, ...] | None:
         return None
     step = max(one.step + touch.step, -1)
     return (step,) if touch.micro is None else (step, (one.path[-1] if one.path else 0) + touch.micro)
-
-
-def value_key(side: Side, use: Use, one: Instance) -> tuple[object, ...]:
-    """The key of the value that an instance uses: what made it, in which step and with which counters."""
-    maker = side.makers.get(use.name)
-    if maker is None:
-        return (use.name,)
-    site, position = maker
-    path = one.path[: site.depth]
-    if use.micro and path:
-        path = (*path[:-1], path[-1] + use.micro)
-    return (*site.value(position), one.step + use.step, path)

@@ -70,6 +70,9 @@ class Site:
       loops: the loops around it, outermost first.
       part: which part of its source op it is.
       touches: what it reads, writes and awaits.
+      closes: what its call on the last micro-batch of a step also does with the update: ``update``, ``defer`` or "".
+      asynchronous: whether its call returns before its work is finished.
+      depth: how many counters tell instances of a step apart.
     """
 
     number: int
@@ -80,22 +83,15 @@ class Site:
     loops: tuple[Loop, ...]
     part: str
     touches: tuple[Touch, ...]
+    closes: str
+    asynchronous: bool
+    depth: int
 
     @property
     def origin(self) -> Origin:
         """The source op that it stands for."""
         assert self.op.origin is not None, "every op has an origin"
         return self.op.origin
-
-    @property
-    def depth(self) -> int:
-        """How many counters tell instances of a step apart."""
-        return len(self.loops) or int(self.op.micro is not None)
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether its call returns before its work is finished."""
-        return not self.kind.blocking and bool(self.kind.device)
 
     def value(self, position: int) -> ValueKey:
         """The key of its result at a position: the same for every op that stands for one source op."""
@@ -113,6 +109,7 @@ class Side:
       makers: by the name of a value, the op that makes it and the position among its results.
       ahead: the largest number of steps that an op runs ahead.
       taking: numbers of the ops that tell whether a step exists.
+      peeled_from: by the source op of a peeled op, the loop that the op was peeled from.
     """
 
     program: Program
@@ -121,6 +118,7 @@ class Side:
     makers: dict[str, tuple[Site, int]]
     ahead: int
     taking: frozenset[int]
+    peeled_from: dict[str, Loop]
 
     def given(self, flag: str) -> str:
         """What a flag value is by its row: ``last``, ``exists``, or the row's own name for it."""
@@ -138,6 +136,7 @@ class Pair:
       leaves: the resources of both, by leaf name.
       origins: by the number of an op of the schedule, the source op it stands for; None where the source has none.
       split: the parts by which a source op is split in the schedule, by its number.
+      carries: by the number of a call of the schedule that carries an update, the update of the source.
     """
 
     schedule: Side
@@ -145,6 +144,7 @@ class Pair:
     leaves: dict[str, ResourceKind]
     origins: tuple[Site | None, ...]
     split: dict[int, frozenset[str]]
+    carries: dict[int, Site]
 
     def origin(self, side: Side, site: Site) -> Site | None:
         """The source op that an op of either side stands for."""
@@ -171,7 +171,23 @@ def pair_of(program: Program, source: Program) -> Pair:
     for site, origin in zip(schedule.sites, origins, strict=True):
         if origin is not None and any(site.part in parts for parts in SPLITS):
             split[origin.number] = split.get(origin.number, frozenset()) | {site.part}
-    return Pair(schedule, plain, leaves, origins, split)
+    carries = {
+        site.number: update
+        for site, origin in zip(schedule.sites, origins, strict=True)
+        if site.closes == "update" and origin is not None and (update := _following_update(plain, origin)) is not None
+    }
+    return Pair(schedule, plain, leaves, origins, split, carries)
+
+
+def _following_update(source: Side, call: Site) -> Site | None:
+    """The update that follows the loop of a call in the source: the one that its closing call carries."""
+    region = call.places[:-1]
+    following = (
+        site
+        for site in source.sites
+        if site.op.kind == "update" and site.places[:-1] == region[:-1] and site.places[-1:] > region[-1:]
+    )
+    return next(following, None) if region else None
 
 
 def flag_names(predicate: Predicate) -> Iterator[Flag | Has]:
@@ -237,7 +253,23 @@ def side_of(program: Program, leaves: dict[str, ResourceKind] | None = None) -> 
                 continue
             kind = rows[node.kind]
             touches = touches_of(effects_of(node, kind, program.contract), leaves)
-            sites.append(Site(len(sites), node, kind, region, (*places, at), loops, part_of(node), touches))
+            closes, depth = str(node.attr("closes") or ""), len(loops) or int(node.micro is not None)
+            asynchronous = not kind.blocking and bool(kind.device)
+            sites.append(
+                Site(
+                    len(sites),
+                    node,
+                    kind,
+                    region,
+                    (*places, at),
+                    loops,
+                    part_of(node),
+                    touches,
+                    closes,
+                    asynchronous,
+                    depth,
+                )
+            )
 
     visit(program.prologue, "before", (), ())
     visit(program.body, "step", (), ())
@@ -250,4 +282,5 @@ def side_of(program: Program, leaves: dict[str, ResourceKind] | None = None) -> 
         makers,
         max((site.op.shift for site in sites if not site.loops and site.op.shift > 0), default=0),
         frozenset(site.number for site in sites if any(given.name == "exists" for given in site.kind.results)),
+        {site.origin.op: site.loops[-1] for site in sites if site.loops and site.loops[-1].kind == "micro_batches"},
     )
