@@ -9,6 +9,7 @@ from steptrace.diag.binding import NotLowerableError
 from steptrace.ir import Loop, Node, Op, OpKind, Program, Use, kinds_of
 from steptrace.lower.plan import Call, LoopPlan, Plan, PlanNode, Read
 from steptrace.lower.saves import check_saves
+from steptrace.lower.takes import check_takes
 from steptrace.lower.targets import Target, target_named
 
 HEADS = ("next_mb", "stream_mb", "next_part")
@@ -41,6 +42,7 @@ def lower(program: Program, target: str = "inline") -> Plan:
         lowering.nodes(program.body),
         lowering.nodes(program.epilogue),
     )
+    check_takes(plan)
     check_saves(plan)
     return plan
 

@@ -73,7 +73,7 @@ def run(
     parts = bind_parts(plan, bind)
     folder = _folder(out, resume)
     session = Session(plan, parts, seed=_whole("seed", seed), epochs=epochs, out=folder)
-    if steps is None and not session.prompts_per_step:
+    if steps is None and not session.dispatches:
         raise BadRunOptionError(
             f"steps is not given, and `{plan.program.name}` draws no prompts whose end would end it"
         )

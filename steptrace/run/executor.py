@@ -22,7 +22,7 @@ from steptrace.ir import (
 )
 from steptrace.lower import Call, LoopPlan, PlanNode
 from steptrace.run.instance import At
-from steptrace.run.session import Session
+from steptrace.run.session import Session, whole
 from steptrace.run.verbs import VERBS, Results
 
 
@@ -61,7 +61,8 @@ class Executor:
 
     def step(self, step: int) -> bool:
         """Run one step; False when the data ended before it, in which case nothing of it was run."""
-        if not self._run.step_exists():
+        drawn = [whole(op, "prompts") for op in self._run.dispatches if self._holds(op.when, step)]
+        if not self._run.has_prompts(sum(drawn)):
             return False
         self._finish(self._run.plan.body, step)
         return True

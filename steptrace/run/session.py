@@ -78,30 +78,31 @@ class Session:
         self.records: deque[Mapping[str, float]] = deque(maxlen=RECORDS_KEPT)
         self.logged: tuple[int, dict[str, float]] | None = None
         self.saved: tuple[int, str] | None = None
-        self._dispatches = [call.op for call in plan.calls() if call.kind.name == "dispatch"]
-        self.prompts_per_step = sum(whole(op, "prompts") for op in self._dispatches)
+        self.dispatches = tuple(call.op for call in plan.calls() if call.kind.name == "dispatch")
         self._step_slots = [slot for name, slot in plan.slots.items() if name not in _before_step_0(plan)]
 
-    def step_exists(self) -> bool:
-        """Whether the data has another step, given what the contract says about a partial one."""
-        if self.draws is None or not self.prompts_per_step:
+    def has_prompts(self, wanted: int) -> bool:
+        """Whether the data has another step, one that draws ``wanted`` prompts, given what is said of a partial one."""
+        if self.draws is None or not self.dispatches:
             return True
-        wanted = self.prompts_per_step if self.plan.program.contract.partial == "drop" else 1
-        return not self.draws.ended(DataCursor(self.cursor.position + wanted - 1))
+        least = wanted if self.plan.program.contract.partial == "drop" else 1
+        return not self.draws.ended(DataCursor(self.cursor.position + max(least, 1) - 1))
 
     def refuse_partial(self, steps: int | None) -> None:
         """Refuse, where the contract says so, a run that would come to a step with fewer prompts than it asks for.
 
+        Steps that draw different numbers of prompts are looked at when they come.
+
         Raises:
           PartialStepError: points at the dispatch.
         """
-        if self.plan.program.contract.partial != "error" or self.epochs is None or not self.prompts_per_step:
+        if self.plan.program.contract.partial != "error" or self.epochs is None or len(self.dispatches) != 1:
             return
-        there, per_step = self.epochs * len(self.parts.prompts), self.prompts_per_step
+        there, per_step = self.epochs * len(self.parts.prompts), whole(self.dispatches[0], "prompts")
         if there % per_step and (steps is None or steps * per_step > there):
             raise PartialStepError(
                 f"step {there // per_step} would get {there % per_step} of {per_step} prompts: there are {there}",
-                loc=self._dispatches[-1].loc,
+                loc=self.dispatches[0].loc,
             )
 
     def carried(self) -> dict[str, float]:
