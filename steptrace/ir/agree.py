@@ -28,6 +28,7 @@ CONTRACT_CHOICES = {
     "weights": ("pinned", "freshest"),
     "partial": ("train", "drop", "error"),
     "empty": ("skip", "error"),
+    "saves": ("before_sync", "may_fail_late"),
 }
 """What the clauses of a contract may say, but for the staleness, a number."""
 

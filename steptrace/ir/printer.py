@@ -100,10 +100,11 @@ def split_origin(text: str) -> Origin:
 
 
 def contract_text(contract: Contract) -> str:
-    """The line of a contract."""
+    """The line of a contract; ``saves`` only where it is not as usual."""
+    saves = "" if contract.saves == Contract().saves else f" saves={contract.saves}"
     return (
         f"contract weights={contract.weights} staleness={contract.staleness} "
-        f"partial={contract.partial} empty={contract.empty}"
+        f"partial={contract.partial} empty={contract.empty}{saves}"
     )
 
 

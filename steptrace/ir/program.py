@@ -146,12 +146,15 @@ class Contract:
       partial: a last step with fewer groups than asked for, because the data ended: ``train`` it,
         ``drop`` its groups, or refuse with an ``error``.
       empty: a step without a micro-batch: ``skip`` its update, or refuse with an ``error``.
+      saves: when a checkpoint is on disk: ``before_sync``, so that a save that fails suppresses all that follows it;
+        ``may_fail_late``: the weight sync, the commit and later steps may precede its failure.
     """
 
     weights: Literal["pinned", "freshest"] = "pinned"
     staleness: int = 0
     partial: Literal["train", "drop", "error"] = "train"
     empty: Literal["skip", "error"] = "skip"
+    saves: Literal["before_sync", "may_fail_late"] = "before_sync"
 
 
 @dataclass(frozen=True, slots=True)

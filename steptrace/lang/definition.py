@@ -28,6 +28,7 @@ from steptrace.lang.tracer import ACTIVE, Tracer
 Weights = Literal["pinned", "freshest"]
 Partial = Literal["train", "drop", "error"]
 Empty = Literal["skip", "error"]
+Saves = Literal["before_sync", "may_fail_late"]
 StepFunction = Callable[..., None]
 
 
@@ -66,6 +67,7 @@ def program(
     weights: Weights = "pinned",
     partial: Partial = "train",
     empty: Empty = "skip",
+    saves: Saves = "before_sync",
 ) -> Callable[[StepFunction], ProgramDef]: ...
 def program(
     function: StepFunction | None = None, /, *, name: str = "", **contract: Any
@@ -83,7 +85,7 @@ def program(
       function: the function, when the decorator is used without parentheses.
       name: name of the program; the function's name when empty.
       **contract: what must stay exact and what may lag; see ``steptrace.ir.program.Contract``.
-        ``staleness`` (updates), ``weights``, ``partial``, ``empty``.
+        ``staleness`` (updates), ``weights``, ``partial``, ``empty``, ``saves``.
 
     Raises:
       ProgramSignatureError: the function is no step.

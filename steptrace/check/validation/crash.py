@@ -5,7 +5,7 @@ saved in; groups that were taken or committed beyond that are taken again. So at
 
 - the parameters of the last checkpoint were trained on every micro-batch of every step up to its own, each once;
 - the training cursor has not passed a step whose checkpoint was due and had not landed, unless the source lets it (or
-  the contract, by ``saves=may-fail-late``): recovery meets no pair of checkpoint and cursor that the source never
+  the contract, by ``saves=may_fail_late``): recovery meets no pair of checkpoint and cursor that the source never
   leaves.
 
 This layer counts what was trained; it knows no terms and no edges.
@@ -74,7 +74,7 @@ def check_crashes(
 ) -> Finding | None:
     """The first cut of a schedule that leaves a state which cannot be resumed from, None if there is none."""
     left = {(disk.saved, disk.committed) for disk, _ in _cuts(source, line, roles)}
-    may_lag = getattr(source.pair.source.program.contract, "saves", "before-sync") == "may-fail-late"
+    may_lag = source.pair.source.program.contract.saves == "may_fail_late"
     steps_saved = {saved for saved, _ in left}
     expected = _trained(source, roles)
     for disk, position in _cuts(schedule, order, roles):
@@ -155,5 +155,5 @@ def _unknown(disk: _Disk, run: Run, position: int) -> Finding:
         f"cut off after {run.text(position)}, the disk holds {saved} and the cursor of step {disk.committed}",
         run.setting,
         (Spot(f"after {run.text(position)}", site.op.loc), Spot("the source never leaves that pair")),
-        help="let the checkpoint land before the commit, or declare saves=may-fail-late",
+        help="let the checkpoint land before the commit, or declare saves=may_fail_late",
     )

@@ -9,7 +9,7 @@ effects do not stay is free to have run: sent calls, whose gradients are dropped
 
 Parts of a split op fail for the whole. A part that its law takes out of the step's way (a metrics fetch, a weight
 transfer and its application) fails for the first op that needs what it gives. A checkpoint that is written late fails
-for the save, unless the contract says ``saves=may-fail-late``. A stage that fails on the way is no failure: its flag is
+for the save, unless the contract says ``saves=may_fail_late``. A stage that fails on the way is no failure: its flag is
 false, and the call is sent whole, which is one of the settings of the flags.
 """
 
@@ -110,7 +110,7 @@ class _Carriers:
 
 def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carriers:
     found = _Carriers(len(schedule.lanes.instances))
-    may_lag = getattr(source.pair.source.program.contract, "saves", "before-sync") == "may-fail-late"
+    may_lag = source.pair.source.program.contract.saves == "may_fail_late"
     extra = len(numbers)
     for position in schedule.reference:
         site, identity = schedule.sites[position], schedule.identities[position]
