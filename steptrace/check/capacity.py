@@ -65,14 +65,15 @@ def _queue(location: Location) -> Iterator[Edge]:
                 yield _edge(pop, push, distance, location)
         return
     for at, pop in enumerate(pops):
-        steps, push = divmod(at + capacity, len(pushes))
-        yield _edge(pop, pushes[push], steps, location)
+        steps, place = divmod(at + capacity, len(pushes))
+        yield _edge(pop, pushes[place], steps, location)
 
 
 def _edge(last: Touch, first: Touch, distance: int, location: Location) -> Edge:
-    event = "issue" if last.unit.device else "done"
     name, capacity = location.resource.name, location.resource.capacity
-    return Edge(last.unit.id, first.unit.id, distance, None, EdgeKind.CAPACITY, name, event, note=str(capacity))
+    return Edge(
+        last.unit.id, first.unit.id, distance, None, EdgeKind.CAPACITY, name, last.unit.event, note=str(capacity)
+    )
 
 
 def _step(touch: Touch) -> int:

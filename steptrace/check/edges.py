@@ -27,8 +27,8 @@ def edges_of(reference: Program) -> tuple[Edge, ...]:
     through a loop or a peeled op may not, since a step may have no micro-batch.
 
     Args:
-      reference: the source with the schedule's laws and peeling applied in place (``reference_of``); a traced program is its own
-        reference.
+      reference: the source with the schedule's laws and peeling applied in place (``reference_of``); a traced
+        program is its own reference.
 
     Returns:
       The edges, in program order of the later end, then of the earlier.

@@ -40,8 +40,7 @@ def exists_edges(units: Units, edges: Iterable[Edge]) -> Iterator[Edge]:
                 if unit.id in reach.found or unit.polls:
                     continue
                 micro = 0 if unit.loop is not None and unit.loop == source.loop and not distance else None
-                event = "issue" if source.device else "done"
-                edge = Edge(source.id, unit.id, distance, micro, EdgeKind.EXISTS, f"%{flag}", event)
+                edge = Edge(source.id, unit.id, distance, micro, EdgeKind.EXISTS, f"%{flag}", source.event)
                 yield edge
                 ahead[source.id].append(edge)
                 reach.extend(source)

@@ -139,7 +139,7 @@ class _Walk:
             now.round - source.round if inside else None,
             _kind(self.location, a, b),
             _what(self.location, a, b),
-            "issue" if a.unit.device and not (b.awaits and a.writes) else "done",
+            "done" if b.awaits and a.writes else a.unit.event,
             self.persists,
         )
 
@@ -208,8 +208,7 @@ def _paired(pairing: Pairing, name: str) -> Iterator[Edge]:
     if not pairing.counted:
         return
     for push, pop in zip(pairing.pushes, pairing.pops, strict=True):
-        event = "issue" if push.device else "done"
-        yield Edge(push.id, pop.id, 0, None, EdgeKind.FIFO, name, event, persists=True)
+        yield Edge(push.id, pop.id, 0, None, EdgeKind.FIFO, name, push.event, persists=True)
 
 
 def _grouped(touches: tuple[Touch, ...]) -> list[tuple[Touch, ...]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
+from steptrace.check.edge import Event
 from steptrace.diag.loc import Loc
 from steptrace.ir.builtin import kinds_of
 from steptrace.ir.effects import effects_of
@@ -67,6 +68,11 @@ class Unit:
     def loc(self) -> Loc | None:
         """The user's line."""
         return self.node.loc
+
+    @property
+    def event(self) -> Event:
+        """What must have happened to it for what follows: a call that only sends work off must have been made."""
+        return "issue" if self.device else "done"
 
     def uses(self) -> Iterator[Use]:
         """The values that it takes from outside, operands and flags; a polling op waits for no operand."""

@@ -31,12 +31,11 @@ def makers_of(units: Units) -> dict[str, list[Unit]]:
 
 
 def _edges_of_use(units: Units, maker: Unit, user: Unit, use: Use) -> Iterator[Edge]:
-    event = "issue" if maker.device else "done"
     what = str(use)
     if maker.loop is None or maker.loop != user.loop or use.step:
-        yield Edge(maker.id, user.id, -use.step, None, EdgeKind.VALUE, what, event)
+        yield Edge(maker.id, user.id, -use.step, None, EdgeKind.VALUE, what, maker.event)
         return
-    yield Edge(maker.id, user.id, 0, -use.micro, EdgeKind.VALUE, what, event)
+    yield Edge(maker.id, user.id, 0, -use.micro, EdgeKind.VALUE, what, maker.event)
     if use.micro:
         yield from _from_peeled(units, maker, user, what)
 
@@ -47,4 +46,4 @@ def _from_peeled(units: Units, maker: Unit, user: Unit, what: str) -> Iterator[E
     for unit in units:
         op = unit.node
         if isinstance(op, Op) and op.micro is not None and op.results and op.origin == origin:
-            yield Edge(unit.id, user.id, 0, None, EdgeKind.VALUE, what, "issue" if unit.device else "done")
+            yield Edge(unit.id, user.id, 0, None, EdgeKind.VALUE, what, unit.event)

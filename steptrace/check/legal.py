@@ -1,0 +1,141 @@
+"""Where an op could stand: the places that its edges leave it, computed for diagnostics and for motions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from steptrace.check.edge import Edge
+from steptrace.check.edges import edges_of
+from steptrace.check.places import Place, broken, keeps, lanes_of, places_of
+from steptrace.ir.builtin import kinds_of
+from steptrace.ir.program import Program
+
+_MOST_STEPS = 4
+"""How much more staleness a diagnostic tries before it gives up on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where an op may stand on a lane, at one shift.
+
+    Attributes:
+      op: the op.
+      shift: steps (inside a loop: micro-batches) ahead.
+      lane: the lane.
+      after: id of the last op of the lane that it must stand behind, ``""`` for none.
+      before: id of the first op of the lane that it must stand in front of, ``""`` for none.
+      low: the edge that demands ``after``, None for none.
+      high: the edge that demands ``before``, None for none.
+      possible: whether there is a place at all.
+    """
+
+    op: str
+    shift: int
+    lane: str
+    after: str
+    before: str
+    low: Edge | None
+    high: Edge | None
+    possible: bool
+
+    def __str__(self) -> str:
+        if not self.possible:
+            return f"nowhere on lane {self.lane}" + (f", {self.shift} ahead" if self.shift else "")
+        parts = [f"after `{self.after}`"] if self.after else []
+        parts += [f"before `{self.before}`"] if self.before else []
+        text = " and ".join(parts) or f"anywhere on lane {self.lane}"
+        return f"{text}, {self.shift} ahead" if self.shift else text
+
+
+def blocking_edge(program: Program, edges: tuple[Edge, ...], op_id: str) -> Edge | None:
+    """The first edge at an op that its lane's order does not keep, None when it stands well.
+
+    To ask whether a motion is allowed, ask about the program that it would make.
+
+    Args:
+      program: the schedule, with the op where it is asked about.
+      edges: those of the reference.
+      op_id: the op, or loop that is moved as a whole.
+    """
+    near = tuple(edge for edge in edges if op_id in (edge.before, edge.after))
+    return next(broken(program, near), None)
+
+
+def legal_places(
+    program: Program, reference: Program, op_id: str, shift: int | None = None, lane: str | None = None
+) -> Room:
+    """Where an op may stand among the other ops of a lane, which stay where they are.
+
+    For an op inside a loop over micro-batches the places are those in the loop, and the shift counts micro-batches.
+
+    Args:
+      program: the schedule.
+      reference: its reference.
+      op_id: the op, or loop that is moved as a whole.
+      shift: how far ahead it shall run; as it does now by default.
+      lane: the lane; its own by default.
+    """
+    places = places_of(program)
+    here = places[op_id]
+    if shift is not None:
+        changed = {"micro_shift": shift} if here.loop is not None else {"step_shift": shift}
+        here = replace(here, **changed)
+    here = replace(here, lane=lane or here.lane)
+    others = [place for place in lanes_of(program).get(here.lane, []) if place.id != op_id]
+    beside = [place for place in others if place.loop == here.loop or here.loop is None]
+    low: tuple[tuple[int, int], Place, Edge] | None = None
+    high: tuple[tuple[int, int], Place, Edge] | None = None
+    blocked = False
+    for edge in edges_of(reference):
+        if op_id not in (edge.before, edge.after) or edge.before == edge.after:
+            continue
+        other = places[edge.after if edge.before == op_id else edge.before]
+        if other.lane != here.lane or (other not in beside and here.loop is not None):
+            continue
+        at = (other.position, other.inner)
+        first, last = replace(here, position=-1, inner=-2), replace(here, position=len(program.body), inner=1 << 30)
+        if edge.before == op_id:
+            early, late = keeps(edge, first, other), keeps(edge, last, other)
+            if early and not late and (high is None or at < high[0]):
+                high = (at, other, edge)
+        else:
+            early, late = keeps(edge, other, first), keeps(edge, other, last)
+            if late and not early and (low is None or at > low[0]):
+                low = (at, other, edge)
+        blocked |= not (early or late)
+    possible = not blocked and (low is None or high is None or low[0] < high[0])
+    return Room(
+        op_id,
+        here.micro_shift if here.loop is not None else here.step_shift,
+        here.lane,
+        _name(low[1], here) if low else "",
+        _name(high[1], here) if high else "",
+        low[2] if low else None,
+        high[2] if high else None,
+        possible,
+    )
+
+
+def _name(other: Place, here: Place) -> str:
+    """What an op stands beside: another op, or the loop that the other one is in."""
+    return other.id if other.loop is None or here.loop is not None else other.loop
+
+
+def allowing_staleness(program: Program, reference: Program, edge: Edge) -> int | None:
+    """The least staleness at which nothing stands against the two ends of a broken edge, None when none helps.
+
+    Computed: the edges of the reference are derived anew for a contract with one more, until those between the two
+    ops hold.
+    """
+    rows = kinds_of(reference)
+    patterns = [pattern for op in reference.ops() for pattern in (*rows[op.kind].reads, *rows[op.kind].writes)]
+    if not any("w" in pattern.partition("[")[2] for pattern in patterns):
+        return None
+    for more in range(1, _MOST_STEPS + 1):
+        staleness = reference.contract.staleness + more
+        looser = replace(reference, contract=replace(reference.contract, staleness=staleness))
+        pair = {edge.before, edge.after}
+        near = tuple(other for other in edges_of(looser) if {other.before, other.after} == pair)
+        if not any(broken(program, near)):
+            return staleness
+    return None

@@ -1,0 +1,250 @@
+"""The reference of a schedule: its source with the same laws and the same peeling applied in place.
+
+Reference and schedule have the same ops; they differ in order, shifts, lanes and capacities. Edges are computed on
+the reference and hold for the schedule op by op.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+from steptrace.check.laws import LAWS, apply_law, law_of_part
+from steptrace.check.peel import peel_first
+from steptrace.check.rewrite import mapped, renamed_op, renamed_use, with_resources
+from steptrace.diag.base import Note
+from steptrace.diag.schedule import (
+    ChangedOpError,
+    DeclarationChangedError,
+    DoubledOpError,
+    ForeignOpError,
+    MissingOpError,
+)
+from steptrace.ir.program import Loop, Node, Op, Program, ops_of, walk
+
+_Key: TypeAlias = tuple[str, str, int | None, str]
+"""What pairs ops: source op, part, peeled micro-batch, innermost loop."""
+
+
+def reference_of(program: Program, source: Program) -> Program:
+    """The reference of a schedule, recovered from the schedule's text alone.
+
+    Which laws and which peeling made it is read from its ops: their origins and parts, ``at(m=0)``, ``closes``.
+
+    Args:
+      program: the schedule.
+      source: the plain step it was derived from: traced, or a schedule of the same laws.
+
+    Returns:
+      The source with those laws applied in place and no shifts, its ops and values named as in the schedule, with the
+      schedule's capacities.
+
+    Raises:
+      DeclarationChangedError: contract, carries, parameters or resources differ.
+      MissingOpError: an op of the source, or a part of it, is not in the schedule.
+      DoubledOpError: one is there twice.
+      ForeignOpError: an op stands for nothing in the source.
+      ChangedOpError: an op does something else than in the source.
+      LawError, PeelError: a law was applied where its conditions do not hold.
+    """
+    _check_declarations(program, source)
+    if program == source:
+        return source
+    plain = mapped(source, lambda op: replace(op, shift=0))
+    rewritten = _with_laws(_peeled(plain, program), program)
+    return _capacities(_matched(rewritten, program), program)
+
+
+def _check_declarations(program: Program, source: Program) -> None:
+    for what in ("contract", "carries", "params", "kinds"):
+        mine, theirs = getattr(program, what), getattr(source, what)
+        if what == "carries":
+            mine, theirs = ({(carry.name, carry.init) for carry in carries} for carries in (mine, theirs))
+        elif what == "kinds":
+            mine, theirs = ({replace(kind, loc=None) for kind in kinds} for kinds in (mine, theirs))
+        if mine != theirs:
+            message = f"the {what} of `{program.name}` differ from those of its source"
+            raise DeclarationChangedError(message, loc=program.loc, help=_difference(mine, theirs))
+    declared = program.resource_table()
+    for resource in source.resources:
+        if resource.name in declared and declared[resource.name].kind is not resource.kind:
+            message = f"`{resource.name}` is a {resource.kind.value} in the source"
+            raise DeclarationChangedError(message, loc=program.loc)
+
+
+def _difference(mine: object, theirs: object) -> str:
+    shown = f"the schedule has {mine}, the source {theirs}"
+    return shown if len(shown) < 200 else ""
+
+
+def _peeled(source: Program, program: Program) -> Program:
+    """The source with those loops peeled that start later in the schedule."""
+    started = {node.id for node in _loops(program.body) if node.start}
+    for loop in _loops(source.body):
+        if loop.id in started and not loop.start:
+            source = peel_first(source, loop.id)
+    return source
+
+
+def _loops(nodes: tuple[Node, ...]) -> Iterator[Loop]:
+    return (node for node in nodes if isinstance(node, Loop))
+
+
+def _with_laws(reference: Program, program: Program) -> Program:
+    """The source with the laws applied whose parts the schedule shows."""
+    parts: dict[tuple[str, int | None], set[str]] = defaultdict(set)
+    closes = {str(op.attr("closes")) for op in ops_of(program.body) if op.attr("closes")}
+    for op in ops_of(program.body):
+        if op.origin is not None:
+            parts[op.origin.op, op.micro].add(op.origin.part)
+    closing = {"defer": "deferred-update", "update": "fused-update"}
+    for op in tuple(ops_of(reference.body)):
+        origin = op.origin.op if op.origin else op.id
+        if op.origin is None or op.origin.part or op.attr("closes"):
+            continue
+        law = next((law_of_part(part) for part in sorted(parts[origin, op.micro]) if law_of_part(part)), "")
+        if op.kind == "update" and op in reference.body:
+            law = next((closing[how] for how in sorted(closes) if how in closing), "")
+        if law and LAWS[law].splits == op.kind:
+            reference = apply_law(reference, op.id, law)
+    return reference
+
+
+def _keys(program: Program) -> dict[_Key, list[Op]]:
+    """Every op of the step by what pairs it."""
+    found: dict[_Key, list[Op]] = defaultdict(list)
+    for op, loops in walk(program.body):
+        assert op.origin is not None, "every op has an origin"
+        found[op.origin.op, op.origin.part, op.micro, loops[-1].id if loops else ""].append(op)
+    return found
+
+
+def _matched(reference: Program, program: Program) -> Program:
+    """The reference with the schedule's names, once every op was found to be the same."""
+    wanted, given = _keys(reference), _keys(program)
+    for key, ops in wanted.items():
+        if len(given.get(key, ())) < len(ops):
+            raise _missing(ops[-1], program)
+        if len(given[key]) > len(ops):
+            one, other = given[key][:2]
+            message = f"`{other.id}` runs `{key[0]}` a second time"
+            raise DoubledOpError(message, loc=other.loc, notes=(Note(f"`{one.id}` runs it", one.loc),))
+    for key, ops in given.items():
+        if key not in wanted:
+            raise _foreign(ops[0], reference)
+    pairs = [(mine, theirs) for key in wanted for mine, theirs in zip(wanted[key], given[key], strict=True)]
+    values = {a.name: b.name for mine, theirs in pairs for a, b in zip(mine.results, theirs.results, strict=False)}
+    ids = {mine.id: theirs.id for mine, theirs in pairs}
+    named = mapped(reference, lambda op: replace(renamed_op(op, values), id=ids[op.id]))
+    named = replace(named, body=tuple(_renamed_loops(node, values) for node in named.body))
+    theirs_by_id = {op.id: op for op in ops_of(program.body)}
+    for op in ops_of(named.body):
+        _check_same(op, theirs_by_id[op.id])
+    _check_loops(named, program)
+    return named
+
+
+def _renamed_loops(node: Node, values: dict[str, str]) -> Node:
+    if isinstance(node, Op):
+        return node
+    over = renamed_use(node.over, values) if node.over is not None else None
+    return replace(node, over=over, body=tuple(_renamed_loops(inner, values) for inner in node.body))
+
+
+def _missing(op: Op, program: Program) -> MissingOpError:
+    assert op.origin is not None, "every op has an origin"
+    part = f", part `{op.origin.part}` of `{op.origin.op}`," if op.origin.part else ""
+    message = f"`{op.id}`{part} does not run in the schedule"
+    elsewhere = [other for other in program.ops() if other.origin == op.origin and other.micro == op.micro]
+    help = f"`{elsewhere[0].id}` stands in another loop, or in none" if elsewhere else ""
+    return MissingOpError(message, loc=op.loc or program.loc, help=help)
+
+
+def _foreign(op: Op, reference: Program) -> ForeignOpError:
+    assert op.origin is not None, "every op has an origin"
+    part = f"part `{op.origin.part}` of " if op.origin.part else ""
+    message = f"`{op.id}` stands for {part}`{op.origin.op}`, which the source does not run there"
+    return ForeignOpError(message, loc=op.loc or reference.loc)
+
+
+def _check_same(mine: Op, theirs: Op) -> None:
+    """The schedule's op does what the reference's does; place, shift and lane are its own."""
+    for what, words in (
+        ("kind", "kind"),
+        ("attrs", "attributes"),
+        ("args", "operands"),
+        ("results", "results"),
+        ("when", "condition"),
+    ):
+        here, there = getattr(theirs, what), getattr(mine, what)
+        if here != there:
+            shown = f"it is {_shown(here)} here and {_shown(there)} in the source"
+            raise ChangedOpError(f"`{theirs.id}` has another {words} than in its source", loc=theirs.loc, help=shown)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return (
+            "(" + ", ".join(f"{item[0]}={item[1]!r}" if isinstance(item, tuple) else str(item) for item in value) + ")"
+        )
+    return f"`{value}`"
+
+
+def _check_loops(reference: Program, program: Program) -> None:
+    """Loops are those of the reference, and those that are moved as a whole hold the same ops in the same order."""
+    theirs = {loop.id: loop for loop in _loops(program.body)}
+    for loop in _loops(reference.body):
+        other = theirs.pop(loop.id, None)
+        if other is None:
+            raise MissingOpError(f"loop `{loop.id}` does not run in the schedule", loc=loop.loc)
+        for mine, their in zip(_nest(loop), _nest(other), strict=False):
+            if mine != their:
+                message = f"loop `{loop.id}` is not the loop of the source"
+                raise ChangedOpError(message, loc=other.loc, help=f"the source has {mine}, the schedule {their}")
+        if len(_nest(loop)) != len(_nest(other)):
+            raise ChangedOpError(f"loop `{loop.id}` does not hold what it does in the source", loc=other.loc)
+    for loop in theirs.values():
+        raise ForeignOpError(f"the source has no loop `{loop.id}`", loc=loop.loc)
+    for here, there in ((reference.prologue, program.prologue), (reference.epilogue, program.epilogue)):
+        if [_plain(node) for node in here] != [_plain(node) for node in there]:
+            message = "what stands before the first step and after the last is not what it is in the source"
+            raise ChangedOpError(message, loc=program.loc)
+
+
+def _nest(loop: Loop) -> list[str]:
+    """A loop's head, and the order of what must not change inside it."""
+    head = f"{loop.kind} in {loop.over} times {loop.count} from {loop.start}"
+    if loop.kind == "micro_batches":
+        inner = sorted(node.id for node in loop.body if isinstance(node, Op))
+        nested = [line for node in loop.body if isinstance(node, Loop) for line in _whole(node)]
+        return [head, *inner, *nested]
+    return _whole(loop)
+
+
+def _whole(node: Node) -> list[str]:
+    if isinstance(node, Op):
+        return [f"`{node.id}`" + (f" {node.shift} ahead" if node.shift else "")]
+    lines = [f"loop `{node.id}`: {node.kind} in {node.over} times {node.count} from {node.start}"]
+    return lines + [line for inner in node.body for line in _whole(inner)]
+
+
+def _plain(node: Node) -> Node:
+    """A node without what a schedule or a text may change: places in files."""
+    if isinstance(node, Op):
+        return replace(node, loc=None)
+    return replace(node, loc=None, body=tuple(_plain(inner) for inner in node.body))
+
+
+def _capacities(reference: Program, program: Program) -> Program:
+    """The reference with the resources and capacities that the schedule declares."""
+    capacity = {resource.name: resource.capacity for resource in program.resources}
+    reference = with_resources(reference)
+    return replace(
+        reference,
+        resources=tuple(
+            replace(resource, capacity=capacity.get(resource.name, resource.capacity))
+            for resource in reference.resources
+        ),
+    )

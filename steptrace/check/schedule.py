@@ -1,0 +1,216 @@
+"""Whether a schedule keeps its reference: order on each lane, no lock-up between lanes, room, and no hold-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptrace.check.edge import Edge, EdgeKind
+from steptrace.check.edges import edges_of
+from steptrace.check.graph import Hop, find_cycle
+from steptrace.check.legal import allowing_staleness, legal_places
+from steptrace.check.places import Place, broken, lanes_of, places_of, slack
+from steptrace.check.reasons import ends_of, instance
+from steptrace.check.reference import reference_of
+from steptrace.check.units import units_of
+from steptrace.diag.base import Note, SteptraceError
+from steptrace.diag.loc import Loc
+from steptrace.diag.schedule import (
+    CapacityError,
+    DeadlockError,
+    HoldUpError,
+    LoopLanesError,
+    NegativeShiftError,
+    OrderError,
+)
+from steptrace.ir.builtin import kinds_of
+from steptrace.ir.program import Op, Program, ops_of
+
+
+def check_schedule(program: Program, source: Program) -> Program:
+    """Refuses a program that is not a legal schedule of ``source``; returns its reference.
+
+    Raises:
+      SteptraceError: its ops are not those of the source (see ``reference_of``), or their order is not allowed (see
+        ``check_order``).
+    """
+    reference = reference_of(program, source)
+    check_order(program, reference)
+    return reference
+
+
+def check_order(program: Program, reference: Program) -> None:
+    """Refuses a schedule that is not legal, live and within its capacities, for any number of steps.
+
+    Args:
+      program: the schedule.
+      reference: its reference: the same ops (``reference_of``).
+
+    Raises:
+      SteptraceError: the first of ``problems``.
+    """
+    for problem in problems(program, reference):
+        raise problem
+
+
+def problems(program: Program, reference: Program) -> Iterator[SteptraceError]:
+    """What is wrong with the order of a schedule: each broken edge; if none, each hold-up and a lock-up of the lanes.
+
+    Edges between ops of one lane are compared in closed form. Between lanes an edge becomes a wait, which keeps it
+    whatever the timing, so there the one question is whether the waits can be met: a circle over the lanes' orders and
+    the edges answers it (``steptrace.check.graph``). Both hold for all numbers of steps and micro-batches.
+    """
+    found = list(_backward(program))
+    if found:
+        yield from found
+        return
+    try:
+        places_of(program)
+    except LoopLanesError as error:
+        yield error
+        return
+    edges = edges_of(reference)
+    wrong = list(broken(program, edges))
+    for edge in wrong:
+        yield order_error(program, reference, edge)
+    yield from _hold_ups(program)
+    circle = () if wrong else find_cycle(program, edges)
+    if circle:
+        yield _lock_up(program, reference, circle)
+
+
+def _backward(program: Program) -> Iterator[SteptraceError]:
+    for op in ops_of(program.body):
+        if op.shift < 0:
+            message = f"`{op.id}` runs {-op.shift} behind its place, so its last instances never run"
+            yield NegativeShiftError(message, loc=op.loc, help="shift the others ahead instead")
+
+
+def order_error(program: Program, reference: Program, edge: Edge) -> OrderError | CapacityError:
+    """The diagnostic of an edge that a lane's order does not keep: instances, reason, slack, legal places, way out.
+
+    Args:
+      program: the schedule, with the ops where they are not allowed.
+      reference: its reference.
+      edge: the broken edge.
+    """
+    first, second = ends_of(edge)
+    places = places_of(program)
+    loc_a, loc_b = _loc(reference, edge.before), _loc(reference, edge.after)
+    if edge.kind is EdgeKind.CAPACITY:
+        message = f"{second} would need its place before {first} releases it"
+        return CapacityError(message, loc=loc_b, notes=(Note(edge.reason, loc_a),), help=_capacity_help(edge))
+    mover = _moved(program, reference, edge)
+    message = f"{second} would run before {first}"
+    room = legal_places(program, reference, mover)
+    notes = [Note(edge.reason, loc_a), Note(_slack_words(slack(edge, places[edge.before], places[edge.after]), edge))]
+    notes.append(Note(f"legal for `{mover}`: {room}"))
+    return OrderError(message, loc=loc_b, notes=tuple(notes), help=_order_help(program, reference, edge, mover))
+
+
+def _order_help(program: Program, reference: Program, edge: Edge, mover: str) -> str:
+    staleness = allowing_staleness(program, reference, edge)
+    if staleness is not None:
+        return f"it would be legal if the program allowed staleness={staleness}"
+    shifted = places_of(program)[mover]
+    if shifted.step_shift or shifted.micro_shift:
+        room = legal_places(program, reference, mover, shift=0)
+        return f"without a shift, `{mover}` may stand {room}" if room.possible else ""
+    return ""
+
+
+def _moved(program: Program, reference: Program, edge: Edge) -> str:
+    """Which end of a broken edge to speak of: the one that the schedule shifted, or moved the further."""
+    places = places_of(program)
+    a, b = places[edge.before], places[edge.after]
+    if a.step_shift + a.micro_shift != b.step_shift + b.micro_shift:
+        return b.id if b.step_shift + b.micro_shift > a.step_shift + a.micro_shift else a.id
+    source = {unit.id: unit.index for unit in units_of(reference)}
+    here = {id: at for at, id in enumerate(places)}
+    return max((edge.after, edge.before), key=lambda id: abs(here[id] - source[id]))
+
+
+def _slack_words(turns: int, edge: Edge) -> str:
+    unit = "micro-batch" if edge.micro is not None else "step"
+    if turns == 0:
+        return f"slack 0: both run in the same turn of their lane, and `{edge.after}` stands first"
+    count = f"{-turns} {unit}" + ("s" if unit == "step" and turns < -1 else "es" if turns < -1 else "")
+    return f"slack {turns}: `{edge.after}` runs {count} too early"
+
+
+def _capacity_help(edge: Edge) -> str:
+    name = edge.what.partition("[")[0]
+    return f"release earlier, take less far ahead, or declare `{name}` with a capacity of {int(edge.note) + 1}"
+
+
+def _hold_ups(program: Program) -> Iterator[SteptraceError]:
+    """Ops that may wait for data of a later step in front of work of an earlier one, on the same lane."""
+    kinds = kinds_of(program)
+    ops = {op.id: op for op in ops_of(program.body)}
+    for lane, run in lanes_of(program).items():
+        for at, place in enumerate(run):
+            op = ops.get(place.id)
+            if op is None or place.step_shift < 1 or kinds[op.kind].cost != "wait":
+                continue
+            behind = _earlier_work(run, at)
+            if behind is not None:
+                yield _hold_up(op, place, behind, lane, ops.get(behind.id))
+
+
+def _earlier_work(run: list[Place], at: int) -> Place | None:
+    """The first op after place ``at`` on its lane that belongs to an earlier step."""
+    shift = run[at].step_shift
+    later = (place for place in run[at + 1 :] if place.step_shift < shift)
+    return next(later, next((place for place in run[:at] if place.step_shift + 1 < shift), None))
+
+
+def _hold_up(op: Op, place: Place, behind: Place, lane: str, other: Op | None) -> HoldUpError:
+    message = f"{instance(op.id, place.step_shift)} would hold up the step before it on lane {lane}"
+    note = f"{instance(behind.id, behind.step_shift)} comes next there, and waits as long as the data takes"
+    notes = (Note(note, other.loc if other else None),)
+    help = f"let another lane issue `{op.id}` (lane=packer), or move it behind the last op of the earlier step"
+    return HoldUpError(message, loc=op.loc, notes=notes, help=help)
+
+
+def _lock_up(program: Program, reference: Program, circle: tuple[Hop, ...]) -> SteptraceError:
+    full = next((hop.edge for hop in circle if hop.edge is not None and hop.edge.kind is EdgeKind.CAPACITY), None)
+    notes = tuple(_told(program, reference, circle))
+    lanes = list(dict.fromkeys(places_of(program)[hop.before].lane for hop in circle))
+    if full is not None:
+        name = full.what.partition("[")[0]
+        message = f"`{name}` would have to hold more than {full.note} at a time"
+        return CapacityError(message, loc=_loc(reference, full.after), notes=notes, help=_capacity_help(full))
+    message = f"lanes {' and '.join(lanes)} would wait for one another for ever"
+    help = "move one of these ops past its neighbour, or to another lane"
+    return DeadlockError(message, loc=_loc(reference, circle[0].after), notes=notes, help=help)
+
+
+def _told(program: Program, reference: Program, circle: tuple[Hop, ...]) -> Iterator[Note]:
+    """The circle, one line for each link."""
+    places = places_of(program)
+    step = 0
+    for hop in circle:
+        a, b = places[hop.before], places[hop.after]
+        then = step + hop.turns + b.step_shift - a.step_shift
+        inner = hop.edge is not None and hop.edge.micro is not None
+        here, there = instance(a.id, step), instance(b.id, then)
+        if hop.edge is not None:
+            ends = ends_of(hop.edge) if inner else (here, there)
+            yield Note(f"{ends[1]} waits for {ends[0]}: {_why(hop.edge)}", _loc(reference, hop.after))
+        else:
+            yield Note(f"lane {hop.lane} runs {here} before {there}", _loc(reference, hop.after))
+        step = then
+
+
+def _why(edge: Edge) -> str:
+    """The reason of an edge in a few words."""
+    words = {
+        EdgeKind.VALUE: "it uses `{}`",
+        EdgeKind.CAPACITY: "it needs a place in `{}`",
+        EdgeKind.EXISTS: "the step may not exist",
+        EdgeKind.BARRIER: "one of them declares no effects",
+    }
+    return words.get(edge.kind, "both touch `{}`").format(edge.what)
+
+
+def _loc(program: Program, id: str) -> Loc | None:
+    return units_of(program)[id].loc
