@@ -18,7 +18,7 @@ from steptrace.ir.effects import parse_pattern
 from steptrace.ir.kind import REQUIRED, Attr, OpKind
 from steptrace.ir.printer import literal, type_text
 from steptrace.ir.program import Op
-from steptrace.ir.resource import Access, Resource, ResourceKind
+from steptrace.ir.resource import COUNTED, Access, Resource, ResourceKind
 from steptrace.ir.types import AttrValue, Type
 
 LANES = ("host", "packer", "trainer", "reference", "rollout", "io", "device", "link")
@@ -92,6 +92,8 @@ def resource_misfit(resource: Resource) -> str:
         return f"the built-in resource `{resource.name}` is a {known.kind.value}, not a {resource.kind.value}"
     if resource.kind is ResourceKind.SLOT and resource.capacity < 1:
         return f"slot `{resource.name}` must hold at least one entry"
+    if resource.capacity < 0 or (resource.capacity and resource.kind not in COUNTED):
+        return f"`{resource.name}` is one {resource.kind.value} and holds no {resource.capacity} entries"
     return ""
 
 

@@ -20,7 +20,8 @@ One op a line; ``#`` starts a comment; blank lines are skipped. The grammar, wit
     attr      = word ":" ("bool" | "int" | "float" | "str" | "tuple") ["required" | "=" literal]
                 ["in" "(" list(literal) ")"] [STRING]
     carry     = "carry" VALUE "=" NUMBER [place] NL
-    resource  = "resource" NAME ":" ("state" | "fifo" | "channel" | "cell" | "slot" "(" INT ")") [STRING] NL
+    resource  = "resource" NAME ":" ("state" | "channel" | ("fifo" | "cell") ["(" INT ")"] | "slot" "(" INT ")")
+                [STRING] NL
 
     block     = "{" NL {node} "}" NL
     node      = op | loop
@@ -74,7 +75,7 @@ from steptrace.ir.places import Places
 from steptrace.ir.printer import TEXT_VERSION
 from steptrace.ir.program import Carry, Contract, Op, Program
 from steptrace.ir.reader import Reader
-from steptrace.ir.resource import Access, Effect, Resource, ResourceKind
+from steptrace.ir.resource import COUNTED, Access, Effect, Resource, ResourceKind
 from steptrace.ir.row_text import read_row
 
 
@@ -230,9 +231,12 @@ class _Parser:
         reader.expect(":")
         kind = ResourceKind(reader.expect(*(kind.value for kind in ResourceKind)).text)
         capacity = 0
-        if kind is ResourceKind.SLOT:
+        if kind is ResourceKind.SLOT or (kind in COUNTED and reader.at("(")):
             reader.expect("(")
-            capacity = reader.integer("how many entries the slot holds")
+            token = reader.token
+            capacity = reader.integer(f"how many entries the {kind.value} holds")
+            if not capacity and kind is not ResourceKind.SLOT:
+                reader.fail(f"how many entries the {kind.value} holds, at least 1", token)
             reader.expect(")")
         known = RESOURCES.get(name)
         doc = reader.string("a doc string") if reader.token.kind == "string" else (known.doc if known else "")

@@ -110,7 +110,8 @@ def contract_text(contract: Contract) -> str:
 
 def resource_text(resource: Resource) -> str:
     """The line of a resource; the doc of a built-in one is that of the table."""
-    kind = f"slot({resource.capacity})" if resource.kind is ResourceKind.SLOT else resource.kind.value
+    limited = resource.capacity or resource.kind is ResourceKind.SLOT
+    kind = f"{resource.kind.value}({resource.capacity})" if limited else resource.kind.value
     known = RESOURCES[resource.name].doc if resource.name in RESOURCES else ""
     doc = "" if resource.doc == known else f" {string(resource.doc)}"
     return f"resource {resource.name} : {kind}{doc}"

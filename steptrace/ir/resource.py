@@ -21,6 +21,10 @@ class ResourceKind(enum.Enum):
     """One cell per step: ``R[k]``."""
 
 
+COUNTED = (ResourceKind.FIFO, ResourceKind.SLOT, ResourceKind.CELL)
+"""The kinds that may hold a limited number of entries at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """Named state.
@@ -30,7 +34,8 @@ class Resource:
     Attributes:
       name: dotted identifier.
       kind: state, fifo, channel, slot or cell.
-      capacity: how many entries a slot holds; 0 for the other kinds.
+      capacity: how many entries a slot holds, or a queue, or of how many steps cells exist at a time (a ring); 0 for
+        no limit, and for kinds without entries.
       doc: what it holds, one line.
     """
 

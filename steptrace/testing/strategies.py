@@ -34,7 +34,7 @@ _OPERAND_BASES = (None, "groups", "micro_batch", "batch", "metrics", "scalar", "
 
 RESOURCES = (
     Resource("mine.cell", ResourceKind.CELL, doc="one per step"),
-    Resource("mine.queue", ResourceKind.FIFO),
+    Resource("mine.queue", ResourceKind.FIFO, 4),
     Resource("mine.slot", ResourceKind.SLOT, 3),
     Resource("mine.out", ResourceKind.CHANNEL, doc='what "it" writes'),
     Resource("mine.state", ResourceKind.STATE),

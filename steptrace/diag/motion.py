@@ -1,0 +1,156 @@
+"""Codes ST280-ST289: motions that were asked for in a way that means nothing, pipelines, and passes that fail."""
+
+from __future__ import annotations
+
+from steptrace.diag.base import SteptraceError
+
+
+class PlaceError(SteptraceError):
+    """A motion names a place that its ops cannot stand at.
+
+    Ops of the step move within the step, ops of a loop over micro-batches within that loop. A loop over epochs or
+    mini-batches is moved as a whole: nothing moves into it or out of it.
+
+    Example::
+
+        hoist(schedule, "log", above="fwd_bwd")     # fwd_bwd stands in the loop over micro-batches
+
+    Ways out: name a neighbour that stands beside the op (the loop itself, say); ``peel`` the loop to have its first
+    micro-batch outside.
+    """
+
+    code = "ST280"
+
+
+class MotionArgumentError(SteptraceError):
+    """An argument of a motion makes no sense.
+
+    Example::
+
+        rotate(schedule, "take", ahead=0)           # rotates nothing
+
+    Ways out: the message says what is allowed.
+    """
+
+    code = "ST281"
+
+
+class GuardError(SteptraceError):
+    """A condition cannot be put on an op this way.
+
+    A guard makes two arms of an op, one that runs when a flag is true and one that runs when it is false. The flag
+    must be made before the op, in the same step and the same micro-batch, and by the program itself.
+
+    Example::
+
+        guard(schedule, "log", flag="ready")        # no op of the step makes %ready
+
+    Ways out: name a flag that the step has there.
+    """
+
+    code = "ST282"
+
+
+class PassDeclinedError(SteptraceError):
+    """A pass finds nothing here that it could do, or nothing that doing it would gain.
+
+    The schedule is left as it was. The remark names what is missing or which edge leaves no room: `take-ahead` has
+    nothing to gain, for one, where the groups of the next step are sampled with weights that this step publishes.
+
+    Example::
+
+        steptrace opt grpo -p take-ahead            # staleness 0: step k+1 is sampled after sync_weights of step k
+
+    Ways out: the remark names the declaration that would make room (``grpo{staleness=1}``), or leave the pass out.
+    """
+
+    code = "ST283"
+
+
+class PipelineSyntaxError(SteptraceError):
+    """The text of a pipeline cannot be read.
+
+    A pipeline is a list of passes with commas between them, each with its options in braces.
+
+    Example::
+
+        steptrace opt grpo -p "take-ahead{depth=1"  # the brace is never closed
+
+    Ways out: write ``take-ahead{depth=1},defer-metrics``; quote it, since shells read braces too.
+    """
+
+    code = "ST284"
+
+
+class PassOptionError(SteptraceError):
+    """A pass has no such option, or not with such a value.
+
+    Example::
+
+        steptrace opt grpo -p "take-ahead{dept=1}"
+
+    Ways out: the message lists the options with their types and defaults.
+    """
+
+    code = "ST285"
+
+
+class BrokenPassError(SteptraceError):
+    """A pass left a schedule that is not equal to its source. This is a bug in the pass, not in the program.
+
+    Passes are not trusted: after each, the schedule is verified. What was wrong with it stands in the message, and
+    it is not used.
+
+    Example::
+
+        schedule = BrokenPass().run(schedule)       # swaps two ops without a motion
+
+    Ways out: build passes of motions only, which refuse what is not equal; leave the pass out until it is mended.
+    """
+
+    code = "ST286"
+
+
+class PassCrashError(SteptraceError):
+    """A pass failed with an exception that is no refusal. This is a bug in the pass, not in the program.
+
+    Example::
+
+        steptrace opt job.st -p my-pass             # KeyError inside my-pass
+
+    Ways out: leave the pass out; the reproducer holds the program as the pass got it, and the pass with its options.
+    """
+
+    code = "ST287"
+
+
+class RelaxError(SteptraceError):
+    """A contract cannot be changed this way.
+
+    ``relax`` loosens what must stay exact: more staleness, the newest weights instead of pinned ones. It does not
+    tighten, and it knows the clauses of the contract only.
+
+    Example::
+
+        relax(schedule, staleness=0)                # the program allows 1 already
+
+    Ways out: trace the program with the contract that you want.
+    """
+
+    code = "ST288"
+
+
+class FuseError(SteptraceError):
+    """The parts of an op cannot be joined where they stand.
+
+    ``fuse`` puts the parts that a law made back into one op, at the place of the first of them. They must all be there,
+    on one lane, for the same step, and no op in between may touch what they touch.
+
+    Example::
+
+        fuse(schedule, "start_metrics", law="start-fetch")   # save_checkpoint stands between start and fetch
+
+    Ways out: move the op in between out of the way first.
+    """
+
+    code = "ST289"

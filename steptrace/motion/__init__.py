@@ -1,0 +1,29 @@
+"""Motions: the only way to change a program. Each is checked, and says what it showed. Loads without jax."""
+
+from steptrace.motion.fuse import fuse
+from steptrace.motion.hoist import hoist
+from steptrace.motion.move_to_lane import move_to_lane
+from steptrace.motion.peel import peel
+from steptrace.motion.relax import relax
+from steptrace.motion.rename import rename
+from steptrace.motion.rotate import rotate
+from steptrace.motion.schedule import Consulted, Moved, Obligation, Schedule, Step
+from steptrace.motion.sink import sink
+from steptrace.motion.split import split
+
+__all__ = [
+    "Consulted",
+    "Moved",
+    "Obligation",
+    "Schedule",
+    "Step",
+    "fuse",
+    "hoist",
+    "move_to_lane",
+    "peel",
+    "relax",
+    "rename",
+    "rotate",
+    "sink",
+    "split",
+]
