@@ -12,7 +12,8 @@ from steptrace.ir.program import Loop, Node, Op, Program
 def nest_view(program: Program) -> str:
     """The structure of a program, one op or loop a line, indented by its loops; ends with a line feed.
 
-    An op is shown as its kind (``id: kind`` where they differ) with its condition and shift.
+    An op is shown as its kind (``id: kind`` where they differ) with what a schedule says of it: its lane unless that is
+    the host, its micro-batch outside a loop, its shift, its condition.
     """
     lines = [f"program {program.name}"]
     for title, nodes in (("before", program.prologue), ("step k", program.body), ("after", program.epilogue)):
@@ -32,6 +33,10 @@ def _lines(nodes: tuple[Node, ...], indent: str) -> Iterator[str]:
 
 def _op_text(op: Op) -> str:
     text = op.kind if op.id == op.kind else f"{op.id}: {op.kind}"
+    if op.lane != "host":
+        text += f" lane={op.lane}"
+    if op.micro is not None:
+        text += f" at(m={op.micro})"
     if op.shift:
         text += f" shift={op.shift:+d}"
     return text if op.when == ALWAYS else f"{text} when({op.when})"

@@ -1,0 +1,48 @@
+"""The whole answer to "does this schedule train what its source trains": the graph first, then every layer of runs."""
+
+from __future__ import annotations
+
+from steptrace.check.edges import edges_of
+from steptrace.check.places import lanes_of
+from steptrace.check.schedule import check_schedule
+from steptrace.check.validation import Budget, Report, validate
+from steptrace.check.waits import waits_of
+from steptrace.ir.program import Program
+
+
+def prove_equal(program: Program, source: Program, *, budget: Budget | None = None) -> Report:
+    """Shows that a schedule equals its source, or refuses it.
+
+    The order of its ops is proved by the graph for all numbers of steps and micro-batches; then schedule and source are
+    run side by side (``steptrace.check.validation``), which shares nothing with that proof.
+
+    Args:
+      program: the schedule.
+      source: the program it was derived from; the program itself is a schedule of itself.
+      budget: how many runs may be tried.
+
+    Returns:
+      The report, without a counterexample.
+
+    Raises:
+      SteptraceError: an op is missing or is not the source's, an edge is broken, the lanes would lock up, a capacity is
+        exceeded; or a run was found in which the two differ.
+    """
+    reference = check_schedule(program, source)
+    report = validate(program, source, budget=budget, proved=_proved(program, reference))
+    if report.counterexample is not None:
+        raise report.counterexample.raised()
+    return report
+
+
+def _proved(program: Program, reference: Program) -> str:
+    """What the graph has shown, in words."""
+    edges, lanes = edges_of(reference), lanes_of(program)
+    counted = f"{len(edges)} edges kept"
+    if len(lanes) == 1:
+        return f"order and capacity: {counted} by the order of the one lane"
+    waits = len(waits_of(program, reference))
+    return (
+        f"order, liveness and capacity: {counted} by the order of {len(lanes)} lanes and {waits} waits, "
+        "with no circle among them"
+    )
