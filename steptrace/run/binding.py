@@ -174,11 +174,13 @@ def _check_method(part: Any, role: str, method: str, count: int, keywords: tuple
         raise WrongPartError(
             f"`{role}` is bound to {shown}, which {wanted}", loc=loc, notes=_protocol_note(role, method)
         )
+    name = shown if method == "__call__" else f"{shown}.{method}"
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # builtins do not tell their signature; the call itself will
+        if inspect.ismethod(function):
+            raise WrongPartError(f"`{name}`, bound to `{role}`, has no parameter for its object", loc=loc) from None
         return
-    name = shown if method == "__call__" else f"{shown}.{method}"
     try:
         signature.bind(*[None] * count, **dict.fromkeys(keywords))
     except TypeError as error:
