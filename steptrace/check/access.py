@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from steptrace.check.units import Unit, Units
+from steptrace.check.units import ALWAYS_PRESENT, Presence, Unit, Units
 from steptrace.ir.builtin import RESOURCES
 from steptrace.ir.predicate import ALWAYS
 from steptrace.ir.resource import ANY, Access, Effect, Index, Resource, ResourceKind
@@ -87,7 +87,7 @@ class Pairing:
         after its push.
         """
         ends = (*self.pushes, *self.pops)
-        once = all(not unit.loop and not unit.presence.group and len(unit.ops) == 1 for unit in ends)
+        once = all(not unit.loop and unit.presence == ALWAYS_PRESENT and len(unit.ops) == 1 for unit in ends)
         return (
             len(self.pushes) == len(self.pops)
             and once
@@ -183,9 +183,9 @@ def _with_nearest(touches: list[Touch], barriers: list[Touch]) -> list[Touch]:
     """
     if not barriers:
         return touches
-    groups: dict[str, list[Touch]] = defaultdict(list)
+    groups: dict[Presence, list[Touch]] = defaultdict(list)
     for barrier in barriers:
-        groups[barrier.unit.presence.group].append(barrier)
+        groups[barrier.unit.presence].append(barrier)
     near: dict[int, Touch] = {}
     for group in groups.values():
         places = [barrier.unit.index for barrier in group]

@@ -160,9 +160,9 @@ def _arcs(
 class _Search:
     """Looks for a circle of total distance 0 or less.
 
-    Distances are relaxed lane by lane, forwards along each lane and around it once. A shortest path is on each lane once,
-    so without a circle of negative distance this settles after as many rounds as there are lanes; then only edges that
-    are tight can be part of a circle of distance 0.
+    Distances are relaxed lane by lane, forwards along each lane and around it once. A shortest path is on each lane
+    once, so without a circle of negative distance this settles after as many rounds as there are lanes; then only
+    edges that are tight can be part of a circle of distance 0.
     """
 
     def __init__(self, graph: _Graph) -> None:

@@ -78,8 +78,7 @@ def legal_places(
     places = places_of(program)
     here = places[op_id]
     if shift is not None:
-        changed = {"micro_shift": shift} if here.loop is not None else {"step_shift": shift}
-        here = replace(here, **changed)
+        here = replace(here, micro_shift=shift) if here.loop is not None else replace(here, step_shift=shift)
     here = replace(here, lane=lane or here.lane)
     others = [place for place in lanes_of(program).get(here.lane, []) if place.id != op_id]
     beside = [place for place in others if place.loop == here.loop or here.loop is None]

@@ -87,8 +87,8 @@ def slack(edge: Edge, before: Place, after: Place) -> int:
 def keeps(edge: Edge, before: Place, after: Place) -> bool:
     """Whether one lane's order keeps an edge, for every step, every micro-batch, and every number of them.
 
-    On one lane an instance runs in turn ``step - shift``, and within a turn by position, so the comparison of the two ends
-    does not depend on the step; nor, inside a loop, on the micro-batch. All of a loop's rounds run in one turn.
+    On one lane an instance runs in turn ``step - shift``, and within a turn by position, so the comparison of the two
+    ends does not depend on the step; nor, inside a loop, on the micro-batch. All rounds of a loop run in one turn.
     """
     room = slack(edge, before, after)
     if room:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from steptrace.check.laws import LAWS, apply_law, law_of_part
 from steptrace.check.peel import peel_first
-from steptrace.check.rewrite import mapped, renamed_op, renamed_use, with_resources
+from steptrace.check.rewrite import mapped, renamed_op, renamed_use
 from steptrace.diag.base import Note
 from steptrace.diag.schedule import (
     ChangedOpError,
@@ -39,7 +39,7 @@ def reference_of(program: Program, source: Program) -> Program:
 
     Returns:
       The source with those laws applied in place and no shifts, its ops and values named as in the schedule, with the
-      schedule's capacities.
+      schedule's resources and their capacities.
 
     Raises:
       DeclarationChangedError: contract, carries, parameters or resources differ.
@@ -54,7 +54,7 @@ def reference_of(program: Program, source: Program) -> Program:
         return source
     plain = mapped(source, lambda op: replace(op, shift=0))
     rewritten = _with_laws(_peeled(plain, program), program)
-    return _capacities(_matched(rewritten, program), program)
+    return replace(_matched(rewritten, program), resources=program.resources)
 
 
 def _check_declarations(program: Program, source: Program) -> None:
@@ -235,16 +235,3 @@ def _plain(node: Node) -> Node:
     if isinstance(node, Op):
         return replace(node, loc=None)
     return replace(node, loc=None, body=tuple(_plain(inner) for inner in node.body))
-
-
-def _capacities(reference: Program, program: Program) -> Program:
-    """The reference with the resources and capacities that the schedule declares."""
-    capacity = {resource.name: resource.capacity for resource in program.resources}
-    reference = with_resources(reference)
-    return replace(
-        reference,
-        resources=tuple(
-            replace(resource, capacity=capacity.get(resource.name, resource.capacity))
-            for resource in reference.resources
-        ),
-    )

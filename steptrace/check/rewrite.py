@@ -75,7 +75,7 @@ def _ids(nodes: tuple[Node, ...]) -> set[str]:
 
 
 def with_resources(program: Program) -> Program:
-    """The program with the resources that its ops touch declared: those it had, in order, then new ones."""
+    """The program with the resources that its ops touch declared: those it had, then new ones in table order."""
     kinds = kinds_of(program)
     touched = dict.fromkeys(
         effect.resource
@@ -85,7 +85,7 @@ def with_resources(program: Program) -> Program:
     )
     kept = tuple(resource for resource in program.resources if resource.name in touched)
     known = {resource.name for resource in kept}
-    new = tuple(RESOURCES[name] for name in touched if name not in known and name in RESOURCES)
+    new = tuple(resource for name, resource in RESOURCES.items() if name in touched and name not in known)
     return replace(program, resources=kept + new)
 
 

@@ -25,13 +25,17 @@ class Presence:
     Attributes:
       group: what is counted, ``""`` for a unit that every step has; counts of different groups are not compared.
       above: the number.
+      arm: for an arm of a choice its id, else ``""``: another arm may run in its place.
     """
 
     group: str = ""
     above: int = -1
+    arm: str = ""
 
     def implies(self, other: Presence) -> bool:
         """Whether a step that has this unit has the other one too."""
+        if other.arm and other.arm != self.arm:
+            return False
         return not other.group or (self.group == other.group and self.above >= other.above)
 
 
@@ -126,14 +130,13 @@ def units_of(program: Program) -> Units:
 
     def add(node: Node, loop: Loop | None) -> None:
         ops = (node,) if isinstance(node, Op) else tuple(ops_of(node.body))
-        if node.id in arms:
-            presence = Presence(f"arm {node.id}", 0)
-        elif loop is not None:
-            presence = Presence(loop.id, loop.start)
+        arm = node.id if node.id in arms else ""
+        if loop is not None:
+            presence = Presence(loop.id, loop.start, arm)
         elif isinstance(node, Op) and node.micro is not None:
-            presence = Presence(homes.get(node.origin.op if node.origin else "", node.id), node.micro)
+            presence = Presence(homes.get(node.origin.op if node.origin else "", node.id), node.micro, arm)
         else:
-            presence = ALWAYS_PRESENT
+            presence = Presence(arm=arm)
         rows = [kinds[op.kind] for op in ops]
         effects = dict.fromkeys(
             effect for op, row in zip(ops, rows, strict=True) for effect in effects_of(op, row, program.contract)

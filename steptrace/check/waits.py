@@ -48,8 +48,8 @@ def waits_of(program: Program, reference: Program) -> tuple[Wait, ...]:
     """The waits that a schedule needs, reduced.
 
     An edge inside a lane is kept by the lane's order, unless it waits for work on a device. A wait is left out when
-    another one between the same lanes, from an op no earlier to an op no later, and with no greater distance, implies it
-    in every step: the two ends in between exist whenever the outer ones do. An op whose condition is false still
+    another one between the same lanes, from an op no earlier to an op no later, and with no greater distance, implies
+    it in every step: the two ends in between exist whenever the outer ones do. An op whose condition is false still
     waits and still counts as passed, so waits may be reduced through it.
 
     Args:
