@@ -81,7 +81,7 @@ def _check_completion(completion: Any, where: str, at: At) -> None:
         raise PartResultError(
             f"the rollout returned {described(completion)} as {where}, not a steptrace.Completion", loc=at.op.loc
         )
-    tokens, logps = np.asarray(completion.tokens), np.asarray(completion.logps)
+    tokens, logps = _array(completion.tokens), _array(completion.logps)
     if not _is_tokens(tokens):
         raise PartResultError(
             f"tokens of {where} are {tokens.dtype}{list(tokens.shape)}, not int [length]", loc=at.op.loc
@@ -97,7 +97,7 @@ def _check_completion(completion: Any, where: str, at: At) -> None:
 
 def checked_prompt_tokens(tokens: Any, prompt: Prompt, at: At) -> np.ndarray:
     """What a tokenizer made of a prompt as int32 [length]; raises `PartResultError` when it is no list of ids."""
-    array = np.asarray(tokens)
+    array = _array(tokens)
     if not _is_tokens(array):
         raise PartResultError(
             f"the tokenizer encoded prompt {prompt.id!r} as {array.dtype}{list(array.shape)}, not int [length]",
@@ -113,7 +113,7 @@ def checked_logps(logps: Any, micro_batch: MicroBatch, role: str, at: At) -> Any
       PartResultError: another shape, or no floating dtype.
     """
     wanted = micro_batch.arrays["tokens"].shape
-    array = logps if isinstance(logps, jax.Array) else np.asarray(logps)
+    array = logps if isinstance(logps, jax.Array) else _array(logps)
     try:
         chex.assert_shape(array, wanted)
         chex.assert_type(array, float)
@@ -166,6 +166,14 @@ def is_number(value: Any) -> bool:
     if isinstance(value, int | float):
         return True
     return getattr(value, "shape", None) == () and jnp.issubdtype(getattr(value, "dtype", object), jnp.number)
+
+
+def _array(value: Any) -> np.ndarray:
+    """A value as an array on the host; nested lists that are none give an array of one object."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return np.array(None)
 
 
 def _is_list(value: Any) -> bool:
