@@ -120,9 +120,8 @@ def _declarations(before: Program, after: Program) -> Iterator[Change]:
         theirs = {item[0] if what == "params" else item.name: item for item in getattr(after, what)}
         yield from _entries({"params": "parameter", "carries": "carry", "kinds": "row"}[what], mine, theirs)
     mine, theirs = before.resource_table(), after.resource_table()
-    for name in dict.fromkeys((*mine, *theirs)):
-        here = mine[name].capacity if name in mine else 0
-        there = theirs[name].capacity if name in theirs else 0
+    for name in (name for name in mine if name in theirs):
+        here, there = mine[name].capacity, theirs[name].capacity
         if here != there:
             yield Change(f"resource {name}", f"holds {there or 'any number'}, was {here or 'any number'}")
 
@@ -218,7 +217,7 @@ def _loops(one: _Side, other: _Side) -> Iterator[Change]:
             for what, words in (("kind", "kind"), ("over", "operand"), ("count", "count")):
                 here, there = getattr(mine, what), getattr(theirs, what)
                 if here != there:
-                    yield Change(f"loop {id}", f"{words} {there}, was {here}")
+                    yield Change(f"loop {id}", f"{words} {there or 'none'}, was {here or 'none'}")
 
 
 def _moves(one: _Side, other: _Side) -> Iterator[Change]:

@@ -30,6 +30,7 @@ _NOUNS = {
     "rollout.arrived": "the weights that arrived at the rollout",
     "sync.round": "the sync round",
 }
+_PLURALS = {"groups", "metrics", "parameters", "weights"}
 _OBSERVERS = {
     "trainer.calls": "the trainer gets",
     "checkpoints": "the checkpoint store sees",
@@ -40,16 +41,18 @@ _OBSERVERS = {
 
 def instance(id: str, step: int = 0, micro: int | None = None) -> str:
     """An instance in words: ``fwd_bwd`` of step k+1."""
-    if micro is not None:
-        return f"`{id}` of micro-batch m{micro:+d}" if micro else f"`{id}` of micro-batch m"
-    return f"`{id}` of step k{step:+d}" if step else f"`{id}` of step k"
+    of_step = f"step k{step:+d}" if step else "step k"
+    if micro is None:
+        return f"`{id}` of {of_step}"
+    count = f"micro-batch m{micro:+d}" if micro else "micro-batch m"
+    return f"`{id}` of {count} of {of_step}" if step else f"`{id}` of {count}"
 
 
-def ends_of(edge: Edge) -> tuple[str, str]:
-    """The two instances of an edge in words."""
+def ends_of(edge: Edge, step: int = 0) -> tuple[str, str]:
+    """The two instances of an edge in words, of which the first belongs to step ``k + step``."""
     if edge.micro is not None:
-        return instance(edge.before, micro=0), instance(edge.after, micro=edge.micro)
-    return instance(edge.before), instance(edge.after, edge.distance)
+        return instance(edge.before, step, micro=0), instance(edge.after, step, micro=edge.micro)
+    return instance(edge.before, step), instance(edge.after, step + edge.distance)
 
 
 def noun(what: str) -> str:
@@ -57,18 +60,28 @@ def noun(what: str) -> str:
     return _NOUNS.get(what.partition("[")[0], f"`{what}`")
 
 
-def reason_of(edge: Edge) -> str:
-    """Why the first instance of an edge comes before the second, one sentence without a full stop."""
-    a, b = ends_of(edge)
+def _pronoun(thing: str) -> str:
+    words = thing.split(" ")
+    return "them" if _PLURALS.intersection((words[-1], *words[1:2])) else "it"
+
+
+def reason_of(edge: Edge, step: int = 0) -> str:
+    """Why the first instance of an edge comes before the second, one sentence without a full stop.
+
+    Args:
+      edge: the edge.
+      step: the first instance is that of step ``k + step``.
+    """
+    a, b = ends_of(edge, step)
     thing, name = noun(edge.what), edge.what.partition("[")[0]
     if edge.kind is EdgeKind.RAW and name == "rollout.weights" and "[" in edge.what:
         return f"{b} uses the rollout weights that {a} publishes" + (f" ({edge.note})" if edge.note else "")
     if name in _OBSERVERS and edge.kind in (EdgeKind.CHANNEL, EdgeKind.WAW, EdgeKind.RAW):
         return f"{_OBSERVERS[name]} {a} before {b}"
-    done = " has finished" if edge.from_event == "done" and edge.kind is EdgeKind.RAW else ""
+    done = ", once it has finished" if edge.from_event == "done" else ""
     return {
         EdgeKind.VALUE: f"{b} uses `{edge.what}`, which {a} makes",
-        EdgeKind.RAW: f"{b} needs {thing} as {a} leaves it" + (f", once it{done}" if done else ""),
+        EdgeKind.RAW: f"{b} needs {thing} as {a} leaves {_pronoun(thing)}{done}",
         EdgeKind.WAR: f"{b} overwrites {thing}, which {a} still reads",
         EdgeKind.WAW: f"{a} and {b} both write {thing}, in this order",
         EdgeKind.CHANNEL: f"{thing} shows {a} before {b}",

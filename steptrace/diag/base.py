@@ -61,8 +61,8 @@ class SteptraceError(Exception):
         """The diagnostic as text: headline, user's line, notes, way out."""
         rows: list[tuple[str, str]] = []
         if self.loc is not None:
-            rows.append((_place(self.loc), self.source.strip() or self.loc.source()))
-        rows += [(_place(note.loc) if note.loc else "", note.text) for note in self.notes]
+            rows.append((place_of(self.loc), self.source.strip() or self.loc.source()))
+        rows += [(place_of(note.loc) if note.loc else "", note.text) for note in self.notes]
         width = max((len(place) for place, _ in rows), default=0)
         lines = [f"error[{self.code}]: {self.message}"]
         lines += [f"  {place:<{width}}  {text}".rstrip() for place, text in rows]
@@ -74,7 +74,7 @@ class SteptraceError(Exception):
         return "\n".join(lines)
 
 
-def _place(loc: Loc) -> str:
+def place_of(loc: Loc) -> str:
     """The location as printed: relative to the working folder when it lies below it."""
     if loc.file.startswith("<") or not os.path.isabs(loc.file):
         return str(loc)

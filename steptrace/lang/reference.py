@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import ProgramImportError, ProgramReferenceError, UnknownProgramError
@@ -16,6 +16,9 @@ from steptrace.ir.program import Program
 from steptrace.ir.types import AttrValue
 from steptrace.ir.verify import verify
 from steptrace.lang.definition import ProgramDef, trace
+
+if TYPE_CHECKING:
+    from steptrace.ir.parser import Parsed
 
 _PARAMETER = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>\"[^\"]*\"|'[^']*'|[^\s,{}\"'=]+)\s*(?:,|$)")
 _WORDS: dict[str, AttrValue] = {"true": True, "True": True, "false": False, "False": False}
@@ -35,12 +38,36 @@ def resolve(reference: str, *, stdin: TextIO | None = None) -> Program:
       UnknownProgramError, ProgramReferenceError, ProgramImportError: it names no program.
       SteptraceError: what tracing, parsing or verifying the program raises.
     """
-    if reference == "-":
-        return _parsed((stdin or sys.stdin).read(), "<stdin>")
-    if reference.endswith(".st"):
-        return _parsed(_read(reference), reference)
+    if is_text(reference):
+        parsed = read(reference, stdin=stdin)
+        verify(parsed.program, parsed.places)
+        return parsed.program
     head, params = split(reference)
     return trace(definition(head), **params)
+
+
+def is_text(reference: str) -> bool:
+    """Whether ``reference`` names a text to be read, not a program to be traced."""
+    return reference == "-" or reference.endswith(".st")
+
+
+def read(reference: str, *, stdin: TextIO | None = None) -> Parsed:
+    """The program in a ``.st`` file, or on standard input for ``-``: parsed, but not verified.
+
+    Args:
+      reference: a path, or ``-``.
+      stdin: what ``-`` reads; standard input when None.
+
+    Raises:
+      ProgramImportError: the file cannot be read.
+      SteptraceError: what parsing raises.
+    """
+    # Most programs are traced: the parser loads when a text is read.
+    from steptrace.ir.parser import parse
+
+    if reference == "-":
+        return parse((stdin or sys.stdin).read(), "<stdin>")
+    return parse(_text(reference), reference)
 
 
 def definition(name: str) -> ProgramDef:
@@ -125,18 +152,9 @@ def _imported(name: str) -> ProgramDef:
     raise ProgramImportError(f"`{name}` is no program{listed}", help="decorate the function with @steptrace.program")
 
 
-def _read(path: str) -> str:
+def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ProgramImportError(f"`{path}` cannot be read: {reason}") from None
-
-
-def _parsed(text: str, file: str) -> Program:
-    # Most programs are traced: the parser loads when a text is read.
-    from steptrace.ir.parser import parse
-
-    parsed = parse(text, file)
-    verify(parsed.program, parsed.places)
-    return parsed.program

@@ -1,40 +1,115 @@
-"""`steptrace check FILE`: whether a program is well formed."""
+"""`steptrace check FILE [--against PROGRAM]`: whether a program is well formed, and equal to its source."""
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 from absl import flags
 
-from ..command import Command
+from ..command import Command, UsageError
+
+if TYPE_CHECKING:
+    from steptrace.ir.program import Program
+
+OK, REFUSED = 0, 1
 
 
-def _run(operands: list[str], _: flags.FlagValues) -> int:
-    from steptrace.ir.program import Loop
+def _define(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("against", "", "the program it must be equal to: its source", flag_values=values)
+    flags.DEFINE_enum(
+        "view", "", ["", "grid"], "with --against: what each lane runs when, with a broken edge marked", flag_values=values
+    )
+
+
+def _run(operands: list[str], values: flags.FlagValues) -> int:
+    if not values.against:
+        return _check_structure(operands[0])
+    if operands[0] == values.against == "-":
+        raise UsageError("standard input is one program: name the other by a file")
+    return _check_against(operands[0], values.against, grid=values.view == "grid")
+
+
+def _check_structure(reference: str) -> int:
+    """Checks a program by itself; of a text, shows every problem."""
+    from steptrace.ir.verify import problems
+    from steptrace.lang.reference import is_text, read, resolve
+
+    if is_text(reference):
+        parsed = read(reference)
+        program, found = parsed.program, problems(parsed.program, parsed.places)
+    else:
+        program, found = resolve(reference), []
+    for problem in found:
+        print(problem.render(), file=sys.stderr)
+    if not found:
+        print(f"ok: {program.name}: {_contents(program)}")
+    return REFUSED if found else OK
+
+
+def _check_against(reference: str, against: str, *, grid: bool) -> int:
+    """Checks that a program equals its source; shows what was proved and tried, or what stands against it."""
+    from steptrace.check.proof import prove_equal
+    from steptrace.diag.base import SteptraceError
     from steptrace.lang.reference import resolve
 
-    program = resolve(operands[0])
+    program, source = resolve(reference), resolve(against)
+    try:
+        report = prove_equal(program, source)
+    except SteptraceError as error:
+        print(f"not equal to {against}: {error.code}: {error.message}")
+        if grid:
+            sys.stdout.write(_grid(program, source))
+        raise
+    print(report)
+    if grid:
+        sys.stdout.write(_grid(program, source))
+    return OK
+
+
+def _grid(program: Program, source: Program) -> str:
+    """The grid of a schedule with the first edge that it breaks, if any."""
+    from steptrace.check.edges import edges_of
+    from steptrace.check.grid import grid_view
+    from steptrace.check.places import broken
+    from steptrace.check.reference import reference_of
+    from steptrace.diag.base import SteptraceError
+
+    try:
+        edges = edges_of(reference_of(program, source))
+        return grid_view(program, edges=edges, broken=next(broken(program, edges), None))
+    except SteptraceError:
+        return grid_view(program)
+
+
+def _contents(program: Program) -> str:
+    from steptrace.ir.program import Loop
+
     counts = (
         (sum(1 for _ in program.ops()), "op"),
         (sum(isinstance(node, Loop) for node in program.body), "loop"),
         (len(program.resources), "resource"),
     )
-    print(f"ok: {program.name}: {', '.join(_count(number, noun) for number, noun in counts)}")
-    return 0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return ", ".join(f"{number} {noun}" if number == 1 else f"{number} {noun}s" for number, noun in counts)
 
 
 COMMAND = Command(
     name="check",
     operands="FILE",
-    summary="Whether a program is well formed, and its printed types and effects are true.",
+    summary="Whether a program is well formed; with --against, whether it trains exactly what its source trains.",
+    details="""\
+Without --against: its structure, and that its printed types and effects are true; every problem is shown.
+With --against PROGRAM: the order, liveness and capacity of the schedule are proved for all numbers of steps and
+micro-batches, and schedule and source are run side by side. Exit code 0: equal. 1: refused, with the broken edge or a
+run in which the two differ.""",
     examples=(
         ("check grpo.st", "a file, perhaps edited by hand; what is wrong is shown with line and column"),
         ("dump grpo | steptrace check -", "standard input"),
         ("check my_job:step", "a program in Python"),
+        ("check pipelined.st --against 'grpo{staleness=1}'", "a schedule and the program that it was derived from"),
     ),
     run=_run,
+    define=_define,
     least=1,
     most=1,
 )
