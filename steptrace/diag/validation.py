@@ -108,3 +108,18 @@ class CrashCutError(SteptraceError):
     """
 
     code = "ST255"
+
+
+class OtherContractError(SteptraceError):
+    """A schedule and its source are held to different contracts, so they cannot be equal.
+
+    The contract is part of what a program means: with another staleness, other weights generate.
+
+    Example::
+
+        steptrace check pipelined.st --against grpo          # traced with staleness=1, and with staleness=0
+
+    Ways out: compare with the source under the contract that the schedule was derived for, ``grpo{staleness=1}``.
+    """
+
+    code = "ST256"

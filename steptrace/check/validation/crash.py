@@ -27,6 +27,9 @@ from steptrace.diag.validation import CrashCutError
 Trained: TypeAlias = Counter[tuple[int, int, tuple[int, ...]]]
 """How often each call of the source, by its number, step and counters, went into the parameters."""
 
+State: TypeAlias = tuple[int | None, int | None]
+"""The step of the last checkpoint on disk, and the last step committed; None for none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Roles:
@@ -46,15 +49,17 @@ class Roles:
 
 
 @dataclass(slots=True)
-class _Disk:
-    """What a run has done so far: in memory, on its way to the disk, and on it."""
+class _Memory:
+    """What went into the accumulator, the parameters, and the copies of them that checkpoints hold, by step."""
 
     grads: Trained = field(default_factory=Counter)
     params: Trained = field(default_factory=Counter)
-    held: bool = False
     snapshots: dict[int, Trained] = field(default_factory=dict)
-    saved: int | None = None
-    committed: int = -1
+
+    def update(self) -> None:
+        """Applies what was accumulated."""
+        self.params.update(self.grads)
+        self.grads.clear()
 
 
 def roles_of(side: Side) -> Roles:
@@ -69,28 +74,47 @@ def roles_of(side: Side) -> Roles:
     )
 
 
-def check_crashes(
-    source: Run, line: tuple[int, ...], schedule: Run, order: tuple[int, ...], roles: Roles
-) -> Finding | None:
-    """The first cut of a schedule that leaves a state which cannot be resumed from, None if there is none."""
-    left = {(disk.saved, disk.committed) for disk, _ in _cuts(source, line, roles)}
+@dataclass(frozen=True, slots=True)
+class Resumable:
+    """What a run of the source leaves on disk when it is cut off.
+
+    Attributes:
+      roles: the roles of its ops.
+      states: the pairs of checkpoint and commit that it can leave.
+      trained: every call that trains, once.
+      may_lag: whether the contract lets checkpoints land late.
+    """
+
+    roles: Roles
+    states: frozenset[State]
+    trained: Trained
+    may_lag: bool
+
+
+def resumable(source: Run, line: tuple[int, ...], roles: Roles) -> Resumable:
+    """What a run of the source leaves on disk; ``line`` is an order in which the run can happen."""
+    calls = Counter((one.site, one.step, one.path) for one in source.lanes.instances if one.site in roles.trains)
     may_lag = source.pair.source.program.contract.saves == "may_fail_late"
-    steps_saved = {saved for saved, _ in left}
-    expected = _trained(source, roles)
-    for disk, position in _cuts(schedule, order, roles):
-        if _number(schedule, position) in roles.saves and disk.saved is not None:
-            wrong = _resumed(disk, disk.saved, expected, schedule, position)
-            if wrong is not None:
-                return wrong
-        if (disk.saved, disk.committed) in left or (may_lag and disk.saved in steps_saved):
-            continue
-        return _unknown(disk, schedule, position)
+    return Resumable(roles, frozenset(state for state, _ in _states(source, line, roles)), calls, may_lag)
+
+
+def check_crashes(plain: Resumable, schedule: Run, order: tuple[int, ...]) -> Finding | None:
+    """The first cut of a schedule that leaves a state which cannot be resumed from, None if there is none.
+
+    Args:
+      plain: what the source leaves, in a run with the same facts.
+      schedule: the run of the schedule.
+      order: an order in which it can happen.
+    """
+    for position, step, holds in _saves(schedule, order, plain.roles):
+        wrong = _resumed(holds, step, plain.trained, schedule, position)
+        if wrong is not None:
+            return wrong
+    steps_saved = {None, *(saved for saved, _ in plain.states)}
+    for state, last in _states(schedule, order, plain.roles):
+        if state not in plain.states and not (plain.may_lag and state[0] in steps_saved):
+            return _unknown(state, schedule, max(last, key=order.index))
     return None
-
-
-def _trained(run: Run, roles: Roles) -> Trained:
-    """Every call that trains, once."""
-    return Counter((one.site, one.step, one.path) for one in run.lanes.instances if one.site in roles.trains)
 
 
 def _number(run: Run, position: int) -> int:
@@ -98,38 +122,72 @@ def _number(run: Run, position: int) -> int:
     return -1 if identity is None else identity.site
 
 
-def _cuts(run: Run, line: tuple[int, ...], roles: Roles) -> Iterator[tuple[_Disk, int]]:
-    """What a run has done after each instance that changes what is on disk, with that instance."""
-    disk = _Disk()
+def _saves(run: Run, line: tuple[int, ...], roles: Roles) -> Iterator[tuple[int, int, Trained]]:
+    """Each checkpoint that lands: the instance, the step it was saved in, and what its parameters were trained on."""
+    memory = _Memory()
     for position in line:
         site, one = run.sites[position], run.lanes.instances[position]
         number = _number(run, position)
         if number in roles.trains and site.part != "stage":
-            disk.grads[number, one.step, one.path] += 1
+            memory.grads[number, one.step, one.path] += 1
             last = bool(one.path) and one.path[-1] == run.setting.counts[one.step] - 1
             if last and site.number in run.pair.carries and run.side is run.pair.schedule:
-                _update(disk)
+                memory.update()
         elif number in roles.updates:
-            _update(disk)
+            memory.update()
         elif number in roles.saves:
             if site.part != "write":
-                disk.snapshots[one.step] = disk.params.copy()
+                memory.snapshots[one.step] = memory.params.copy()
             if site.part != "snapshot":
-                disk.saved = one.step
-                yield disk, position
+                yield position, one.step, memory.snapshots.get(one.step, Counter())
+
+
+def _states(run: Run, line: tuple[int, ...], roles: Roles) -> Iterator[tuple[State, tuple[int, ...]]]:
+    """Every pair of the last checkpoint on disk and the last commit that some cut of a run leaves, with those two.
+
+    Checkpoints land in order, and so do commits. A pair can be met when neither of the two waits for what comes after
+    the other.
+    """
+    saves, commits = [], []
+    for position in line:
+        number, part = _number(run, position), run.sites[position].part
+        if number in roles.saves and part != "snapshot":
+            saves.append(position)
         elif number in roles.commits:
-            disk.committed = one.step
-            yield disk, position
+            commits.append(position)
+    before = _before(run, line)
+    for at, saved in enumerate((None, *saves)):
+        next_save = 1 << saves[at] if at < len(saves) else 0
+        for other, committed in enumerate((None, *commits)):
+            next_commit = 1 << commits[other] if other < len(commits) else 0
+            behind = before[committed] & next_save if committed is not None else 0
+            ahead = before[saved] & next_commit if saved is not None else 0
+            last = tuple(position for position in (saved, committed) if position is not None)
+            if last and not behind and not ahead:
+                yield (_step(run, saved), _step(run, committed)), last
 
 
-def _update(disk: _Disk) -> None:
-    disk.params.update(disk.grads)
-    disk.grads.clear()
+def _step(run: Run, position: int | None) -> int | None:
+    return None if position is None else run.lanes.instances[position].step
 
 
-def _resumed(disk: _Disk, step: int, expected: Trained, run: Run, position: int) -> Finding | None:
+def _before(run: Run, line: tuple[int, ...]) -> dict[int, int]:
+    """For each instance the bits of all that come before it, whatever the timing."""
+    found: dict[int, int] = {}
+    behind: dict[str, int] = {}
+    for position in line:
+        lane = run.sites[position].op.lane
+        bits = behind.get(lane, 0)
+        for before, _ in run.needs[position]:
+            if before in found:  # on one lane the schedule may have it the other way round
+                bits |= found[before] | 1 << before
+        found[position] = bits
+        behind[lane] = bits | 1 << position
+    return found
+
+
+def _resumed(holds: Trained, step: int, expected: Trained, run: Run, position: int) -> Finding | None:
     """Whether the parameters that a checkpoint holds were trained on what a resumed run will not train again."""
-    holds = disk.snapshots.get(step, Counter())
     wanted = Counter({call: count for call, count in expected.items() if call[1] <= step})
     if holds == wanted:
         return None
@@ -147,12 +205,13 @@ def _resumed(disk: _Disk, step: int, expected: Trained, run: Run, position: int)
     )
 
 
-def _unknown(disk: _Disk, run: Run, position: int) -> Finding:
+def _unknown(state: State, run: Run, position: int) -> Finding:
     site = run.sites[position]
-    saved = "no checkpoint" if disk.saved is None else f"the checkpoint of step {disk.saved}"
+    saved = "no checkpoint" if state[0] is None else f"the checkpoint of step {state[0]}"
+    committed = "no commit" if state[1] is None else f"the commit of step {state[1]}"
     return Finding(
         CrashCutError,
-        f"cut off after {run.text(position)}, the disk holds {saved} and the cursor of step {disk.committed}",
+        f"cut off after {run.text(position)}, the disk can hold {saved} and {committed}",
         run.setting,
         (Spot(f"after {run.text(position)}", site.op.loc), Spot("the source never leaves that pair")),
         help="let the checkpoint land before the commit, or declare saves=may_fail_late",

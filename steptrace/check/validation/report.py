@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from steptrace.check.validation.coverage import check_coverage
-from steptrace.check.validation.crash import check_crashes, roles_of
+from steptrace.check.validation.crash import Resumable, check_crashes, resumable, roles_of
 from steptrace.check.validation.failure import Suppressed, check_failures, suppressed
 from steptrace.check.validation.finding import Finding
 from steptrace.check.validation.instances import Setting, flag_text
@@ -91,7 +91,7 @@ class Report:
             lines.append("  not exhaustive: the budget left out runs; see `tried`")
         if self.impossible:
             lines.append(f"  {self.impossible} settings cannot happen: a poll would find what is not there yet")
-        lines += [f"  never true: {flag}" for flag in self.never]
+        lines += [f"  never true: {', '.join(self.never)}"] if self.never else []
         if self.counterexample is not None:
             lines.append(str(self.counterexample))
         return "\n".join(lines)
@@ -137,7 +137,7 @@ def validate(
     shown = tuple(
         Layer(name, tally.runs[name], found[1] if found is not None and found[0] == name else None) for name in layers
     )
-    never = tuple(sorted(tally.asked - tally.possible))
+    never = tuple(sorted(tally.asked - tally.possible)) if tally.impossible else ()
     return Report(program.name, shown, window, tally.impossible, never if found is None else (), proved)
 
 
@@ -156,7 +156,7 @@ def prove(program: Program, source: Program, *, budget: Budget | None = None, pr
 def _findings(pair: Pair, window: Window, layers: tuple[str, ...], tally: _Tally) -> Iterator[tuple[str, Finding]]:
     comparison = Comparison(pair)
     roles = roles_of(pair.source)
-    sources: dict[Setting, tuple[Run, tuple[int, ...], Suppressed]] = {}
+    sources: dict[Setting, tuple[Run, Suppressed, Resumable]] = {}
     polled = {site.origin.op for site in pair.schedule.sites if site.kind.polls}
     for setting in window.runs:
         plain = Setting(setting.counts, frozenset(f for f in setting.flags if f[1] != "stage"), setting.phase)
@@ -164,8 +164,8 @@ def _findings(pair: Pair, window: Window, layers: tuple[str, ...], tally: _Tally
             run = run_of(pair, pair.source, plain)
             line = line_of(run)
             assert not isinstance(line, Stuck), "a source runs in its own order"
-            sources[plain] = (run, line, suppressed(run, line))
-        source, line, waits = sources[plain]
+            sources[plain] = (run, suppressed(run, line), resumable(run, line, roles))
+        source, waits, disk = sources[plain]
         schedule = run_of(pair, pair.schedule, setting)
         tally.asked |= {flag_text(flag) for flag in setting.flags if flag[0] in polled and flag[1] == "stage"}
         yield from _checked("coverage", layers, tally, check_coverage(source, schedule))
@@ -183,7 +183,7 @@ def _findings(pair: Pair, window: Window, layers: tuple[str, ...], tally: _Tally
         if "failure" in layers:
             yield from _checked("failure", layers, tally, check_failures(waits, schedule, order))
         if "crash" in layers:
-            yield from _checked("crash", layers, tally, check_crashes(source, line, schedule, order, roles))
+            yield from _checked("crash", layers, tally, check_crashes(disk, schedule, order))
 
 
 def _checked(

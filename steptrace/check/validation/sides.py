@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias
 
 from steptrace.check.validation.parts import SPLITS, WHOLE, part_of
-from steptrace.diag.validation import NotASourceError
+from steptrace.diag.validation import NotASourceError, OtherContractError
 from steptrace.ir import (
     ANY,
     Access,
+    Contract,
     Effect,
     Flag,
     Has,
@@ -156,7 +157,13 @@ def pair_of(program: Program, source: Program) -> Pair:
 
     Raises:
       NotASourceError: the source itself has ops that were moved, peeled or split.
+      OtherContractError: the contracts differ.
     """
+    for clause in fields(Contract):
+        mine, its = getattr(program.contract, clause.name), getattr(source.contract, clause.name)
+        if mine != its:
+            message = f"the contract says {clause.name}={mine}, that of the source {clause.name}={its}"
+            raise OtherContractError(message, loc=source.loc, help="compare with the source under the same contract")
     for op in source.ops():
         if op.origin != Origin(op.id) or op.micro is not None or op.shift or part_of(op) != WHOLE:
             raise NotASourceError(

@@ -19,6 +19,8 @@ from steptrace.check.validation.terms import Terms
 from steptrace.check.validation.visible import seen
 from steptrace.diag.validation import DeadlockError, TranslationError
 
+_START = "the start of the run"
+
 
 @dataclass
 class Comparison:
@@ -43,7 +45,7 @@ class Comparison:
         """The first difference that can be seen between the runs, None when there is none."""
         plain = self.source(source)
         trace = Machine(schedule, self.acts).traced(line)
-        for leaf in self.pair.leaves:
+        for leaf in sorted(self.pair.leaves, key=_telling):
             if not seen(leaf) or _left(plain, leaf) == _left(trace, leaf):
                 continue
             return self._explained(leaf, source, plain, schedule, trace)
@@ -71,7 +73,7 @@ class Comparison:
             index = next(key for key in {**its_, **mine_} if mine_.get(key) != its_.get(key))
             ours, theirs = self.words(mine_.get(index)), self.words(its_.get(index))
             message = f"`{leaf}{'' if index is None else list(index)}` does not end as in the source"
-        return message, (Spot(f"source: {theirs}"), Spot(f"schedule: {ours}"))
+        return message, () if ours == theirs else (Spot(f"source: {theirs}"), Spot(f"schedule: {ours}"))
 
     def _entry(self, entries: list[int], at: int) -> str:
         return self.words(entries[at]) if at < len(entries) else "nothing"
@@ -88,9 +90,22 @@ class Comparison:
         what, here, there = self._input(identity, mine, its, schedule)
         writer = self._writer(there)
         loc = None if writer is None else self.pair.source.sites[writer.site].op.loc
-        spots = [Spot(f"{name} reads {what} as {self.words(here)} left it", site.op.loc)]
-        spots.append(Spot(f"in the source it reads {what} as {self.words(there)} left it", loc))
-        return tuple(spots)
+        return (
+            Spot(f"{name} reads {what} {self._as(here)}", site.op.loc),
+            Spot(f"in the source it reads {what} {self._as(there)}", loc),
+        )
+
+    def _as(self, number: int) -> str:
+        """In which state something is read: as an instance left it, or as it was at the start."""
+        key = self.terms.key(number) if number >= 0 else ("initial", "", None)
+        if key[0] == "undefined":
+            return "before it is made"
+        if key[0] in ("staged", "held"):
+            return f"of {self._other(key)}"
+        if key[0] == "queue":
+            return f"with {self._other(key)}"
+        words = self.words(number) if number >= 0 else _START
+        return "as it was at the start of the run" if words == _START else f"as {words} left it"
 
     def _input(self, identity: Instance, mine: tuple, its: tuple, schedule: Run) -> tuple[str, int, int]:  # type: ignore[type-arg]
         act = self.acts.source[identity.site]
@@ -138,14 +153,14 @@ class Comparison:
     def _other(self, key: tuple[object, ...]) -> str:
         match key:
             case ("initial", _, _) | ("cells", _):
-                return "the start of the run"
+                return _START
             case ("cells", _, *cells):
                 return " and ".join(self.words(cell[1]) for cell in cells if isinstance(cell, tuple))
             case ("queue", sent, popped) if isinstance(sent, tuple) and isinstance(popped, int):
                 pushed = ", ".join(self.words(term) for term in sent) or "nothing"
-                return f"{pushed}, and then {self.words(popped)},"
+                return f"what {pushed} sent" + (f" and {self.words(popped)} left" if popped >= 0 else "")
             case ("undefined", name):
-                return f"nothing, since `%{name}` is not made by then: nothing"
+                return f"`%{name}` before it is made"
             case ("missing", earlier, later, Instance() as one):
                 return f"the `{later}` of {instance_text(self.pair, one)} without its `{earlier}`"
             case ("staged", count):
@@ -159,6 +174,11 @@ class Comparison:
             case ("entries", *entries):
                 return " and ".join(self.words(term) for term in entries if isinstance(term, int)) or "nothing"
         return str(key[0])
+
+
+def _telling(leaf: str) -> tuple[bool, str]:
+    """The trainer's calls first: a difference there explains those that follow from it."""
+    return leaf != "trainer.calls", leaf
 
 
 def _names(act: Act) -> list[str]:

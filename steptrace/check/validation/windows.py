@@ -36,7 +36,7 @@ class Budget:
         neighbouring steps, the other flags all false and all true.
     """
 
-    runs: int = 6000
+    runs: int = 2500
     flags: int = 64
 
 
