@@ -13,12 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"steptrace": "steptrace", "steptrace_kernels": "kernels", "steptrace_tools": "tools"}
 
-GROUND = {"diag", "ir", "check", "lang", "lower"}
+GROUND = {"diag", "ir", "check", "motion", "passes", "lang", "lower"}
 MAY_IMPORT = {
     "kernels": set(),
     "diag": set(),
     "ir": {"diag"},
     "check": {"diag", "ir"},
+    "motion": {"diag", "ir", "check"},
+    "passes": {"diag", "ir", "check", "motion"},
     "lang": {"diag", "ir"},
     "programs": {"lang"},
     "lower": {"diag", "ir", "check", "lang"},
@@ -29,7 +31,7 @@ MAY_IMPORT = {
 }
 """Each room and those it may import; `steptrace` is the top of the package, which hands out public names."""
 
-WITHOUT_JAX = ("diag", "ir", "check", "lang", "programs", "lower", "steptrace")
+WITHOUT_JAX = ("diag", "ir", "check", "motion", "passes", "lang", "programs", "lower", "steptrace")
 HEAVY = {"jax", "jaxlib", "numpy", "flax", "optax", "orbax", "chex", "rich", "matplotlib"}
 
 

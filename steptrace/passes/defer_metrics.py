@@ -1,0 +1,57 @@
+"""The pass ``defer-metrics``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar
+
+from steptrace.check.legal import legal_places
+from steptrace.ir.verify.runs import Role
+from steptrace.motion import Schedule, sink, split
+from steptrace.passes.roles import splittable, with_role
+from steptrace.passes.room import Chain, chains_to, no_room
+
+
+@dataclass(frozen=True)
+class DeferMetrics:
+    """Fetches the metrics of a step late, when the save, the weight sync and the commit have been sent off.
+
+    Hides the wait for the update and the copy to the host behind what follows the update: the metrics are set aside
+    on the device (which empties the buffer for the next step), and fetched just above the first op that reads them.
+    Each record keeps its step, so the log may lag and its labels do not. With ``send-ahead``, the fetch waits while
+    the next step's first micro-batch is computed.
+
+    Holds in memory one step's metrics on the device.
+
+    Declines when the next step's training depends on the metrics: a KL coefficient that adapts to them, say, must
+    be known before the first micro-batch is sent; a callback without declared effects counts as such a reader.
+    """
+
+    name: ClassVar[str] = "defer-metrics"
+
+    def run(self, schedule: Schedule) -> Schedule:
+        """See the class."""
+        done = split(schedule, splittable(schedule.program, "start-fetch").id, law="start-fetch")
+        fetch, schedule = next(iter(done.forwarding.values()))[-1], done.schedule
+        calls = with_role(schedule.program, Role.ACCUMULATE)
+        needing = chains_to(schedule.reference, (fetch,), 1)
+        for call in calls:
+            if call.id in needing:
+                what = "the metrics cannot be fetched late"
+                raise no_room(schedule.reference, what, call.id, (fetch,), _next_step(needing[call.id]), 1)
+        return _sunk(schedule, fetch)
+
+
+def _next_step(chain: Chain) -> tuple[str, ...]:
+    """The ops of the next step on a chain."""
+    steps = list(accumulate(edge.distance for edge in chain))
+    return tuple(edge.after for edge, step in zip(chain, steps, strict=True) if step)
+
+
+def _sunk(schedule: Schedule, fetch: str) -> Schedule:
+    """The fetch directly above the first op of its lane that must follow it."""
+    ids = [node.id for node in schedule.program.body]
+    first = legal_places(schedule.program, schedule.reference, fetch).before
+    last = ids[ids.index(first) - 1] if first else ids[-1]
+    return schedule if last == fetch else sink(schedule, fetch, below=last).schedule

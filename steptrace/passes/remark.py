@@ -1,0 +1,71 @@
+"""Remarks: what a pass did, and what it could not do and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from steptrace.check.edge import Edge
+from steptrace.diag.base import Note, SteptraceError
+from steptrace.diag.loc import Loc
+from steptrace.motion import Schedule, Step
+from steptrace.motion.proof import BrokenEdge
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that a pass did or left.
+
+    Attributes:
+      kind: ``applied`` or ``missed``.
+      pass_name: name of the pass.
+      op: id of the op it is about, ``""`` for the program.
+      message: one sentence.
+      edge: the edge that leaves no room, or, of what was applied, the tightest one consulted; None for none.
+      loc: line of the DSL.
+      code: code of the refusal.
+      notes: further lines, each with its own place.
+      help: the way out.
+    """
+
+    kind: Literal["applied", "missed"]
+    pass_name: str
+    op: str
+    message: str
+    edge: Edge | None = None
+    loc: Loc | None = None
+    code: str = ""
+    notes: tuple[Note, ...] = ()
+    help: str = ""
+
+    def __str__(self) -> str:
+        """The remark as text: headline, the lines it speaks of, the way out."""
+        code = f"[{self.code}]" if self.code else ""
+        place = f"  ({self.loc})" if self.loc else ""
+        lines = [f"{self.kind}{code} {self.pass_name}: {self.message}{place}"]
+        lines += [f"  {note.text}" + (f"  ({note.loc})" if note.loc else "") for note in self.notes]
+        return "\n".join([*lines, *([f"  help: {self.help}"] if self.help else [])])
+
+
+def applied(pass_name: str, before: Schedule, after: Schedule) -> Iterator[Remark]:
+    """A remark for each motion of a pass."""
+    for step in after.trail[len(before.trail) :]:
+        tightest = min(step.obligation.edges, key=lambda consulted: consulted.slack, default=None)
+        edge = tightest.edge if tightest else None
+        yield Remark("applied", pass_name, _first(step), step.obligation.claim, edge, step.obligation.loc)
+
+
+def _first(step: Step) -> str:
+    """The op that a motion is about."""
+    if not step.args:
+        return ""
+    ids = step.args[0]
+    return ids[0] if isinstance(ids, tuple) else str(ids)
+
+
+def missed(pass_name: str, error: SteptraceError) -> Remark:
+    """The remark of a refusal."""
+    edge = error.__cause__.edge if isinstance(error.__cause__, BrokenEdge) else None
+    op = edge.after if edge else ""
+    return Remark("missed", pass_name, op, error.message, edge, error.loc, error.code, error.notes, error.help)

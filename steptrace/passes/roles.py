@@ -1,0 +1,126 @@
+"""What ops are to a pass, told by their effects and rows, so that passes work on programs they have never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from steptrace.check.laws import LAWS
+from steptrace.check.units import is_stream
+from steptrace.ir.builtin import kinds_of
+from steptrace.ir.effects import effects_of
+from steptrace.ir.kind import OpKind
+from steptrace.ir.predicate import flags_of
+from steptrace.ir.program import Loop, Node, Op, Program, ops_of
+from steptrace.ir.resource import Access, ResourceKind
+from steptrace.ir.verify.ground import Ground
+from steptrace.ir.verify.runs import Role, roles_of
+from steptrace.passes.base import declined
+
+
+def row_of(program: Program, op: Op) -> OpKind:
+    """The row of an op."""
+    return kinds_of(program)[op.kind]
+
+
+def with_role(program: Program, role: Role) -> tuple[Op, ...]:
+    """The ops of the step that have a role, in order."""
+    ground = Ground(program)
+    return tuple(op for op in ops_of(program.body) if role in roles_of(ground, op))
+
+
+def pushes_and_pops(program: Program) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """The ops that put entries on a queue, and those that take them off."""
+    queues = {one.name for one in program.resources if one.kind is ResourceKind.FIFO}
+    kinds = kinds_of(program)
+    pushes, pops = [], []
+    for op in ops_of(program.body):
+        effects = effects_of(op, kinds[op.kind], program.contract)
+        reads = {effect.resource for effect in effects if effect.access is Access.READ} & queues
+        writes = {effect.resource for effect in effects if effect.access is Access.WRITE} & queues
+        if writes & reads:
+            pops.append(op)
+        elif writes:
+            pushes.append(op)
+    return tuple(pushes), tuple(pops)
+
+
+def cells_written(program: Program, ops: Iterable[Op]) -> set[str]:
+    """The resources with one cell for each step that some ops write."""
+    cells = {one.name for one in program.resources if one.kind is ResourceKind.CELL}
+    kinds = kinds_of(program)
+    return {
+        effect.resource
+        for op in ops
+        for effect in effects_of(op, kinds[op.kind], program.contract)
+        if effect.access is Access.WRITE
+    } & cells
+
+
+def training_node(program: Program) -> Node:
+    """The loop of the step in which gradients are accumulated, or the op where there is no loop.
+
+    Raises:
+      PassDeclinedError: the step has none, or several.
+    """
+    ids = {op.id for op in with_role(program, Role.ACCUMULATE) if op.micro is None}
+    found = [node for node in program.body if not ids.isdisjoint(op.id for op in ops_of((node,)))]
+    if len(found) != 1:
+        count = "none" if not found else f"{len(found)}: " + ", ".join(f"`{node.id}`" for node in found)
+        raise declined(f"the pass needs one place where the step trains, and there are {count}", loc=program.loc)
+    return found[0]
+
+
+def training_loop(program: Program) -> Loop:
+    """The loop over micro-batches, directly in the step, in which gradients are accumulated.
+
+    Raises:
+      PassDeclinedError: the step trains in none, or in one inside a loop over epochs or mini-batches.
+    """
+    node = training_node(program)
+    if isinstance(node, Loop) and is_stream(node):
+        return node
+    where = f"inside loop `{node.id}`, which is moved as a whole" if isinstance(node, Loop) else "in no loop"
+    raise declined(f"the step trains {where}, so it has no first micro-batch that could be moved", loc=node.loc)
+
+
+def first_calls(program: Program) -> tuple[Op, ...]:
+    """The training calls on the peeled first micro-batch, in order: one, or the arms of a choice."""
+    return tuple(op for op in with_role(program, Role.ACCUMULATE) if op.micro == 0 and op in program.body)
+
+
+def splittable(program: Program, law: str) -> Op:
+    """The one op directly in the step that a law can split.
+
+    Raises:
+      PassDeclinedError: there is none, or there are several.
+    """
+    kind = LAWS[law].splits
+    whole = [op for op in program.body if isinstance(op, Op) and op.kind == kind and not (op.origin and op.origin.part)]
+    if len(whole) != 1:
+        names = ", ".join(f"`{op.id}`" for op in whole) or "none"
+        raise declined(f"the pass splits one op by the law `{law}`, and the step has {names}", loc=program.loc)
+    return whole[0]
+
+
+def feeding(nodes: tuple[Node, ...], wanted: Iterable[str]) -> tuple[Op, ...]:
+    """The ops among ``nodes`` that make some values, directly or through one another, in order."""
+    makers = {result.name: op for op in nodes if isinstance(op, Op) for result in op.results}
+    pending, found = list(wanted), set()
+    while pending:
+        op = makers.get(pending.pop())
+        if op is not None and op.id not in found:
+            found.add(op.id)
+            pending += used_by((op,))
+    return tuple(op for op in nodes if isinstance(op, Op) and op.id in found)
+
+
+def used_by(nodes: Iterable[Node]) -> Iterator[str]:
+    """The names of this step's values that nodes use, loops with all that is in them."""
+    for node in nodes:
+        if isinstance(node, Loop):
+            if node.over is not None:
+                yield node.over.name
+            yield from used_by(node.body)
+        else:
+            yield from (use.name for use in node.args if not use.step)
+            yield from flags_of(node.when)

@@ -1,0 +1,40 @@
+"""What both staging passes share: the next step's first micro-batch is split into its shipping and its training."""
+
+from __future__ import annotations
+
+from steptrace.check.units import units_of
+from steptrace.check.values import makers_of
+from steptrace.ir.program import Op
+from steptrace.motion import Schedule, rotate, split
+from steptrace.passes.base import declined
+from steptrace.passes.roles import first_calls, training_loop
+
+
+def check_packed_ahead(schedule: Schedule) -> Op:
+    """The training call on the first micro-batch, which is packed while the step before still trains.
+
+    Raises:
+      PassDeclinedError: there is no such call, it was split already, or nothing is packed ahead.
+    """
+    program = schedule.program
+    loop = training_loop(program)
+    calls = first_calls(program)
+    if not calls:
+        message = f"the first micro-batch of `{loop.id}` runs inside the loop, so there is none to ship ahead"
+        raise declined(message, loc=loop.loc, help="put `take-ahead` before this pass")
+    if len(calls) > 1 or (calls[0].origin and calls[0].origin.part):
+        raise declined(f"`{calls[0].id}` is shipped ahead already", loc=calls[0].loc)
+    makers = makers_of(units_of(program))
+    for use in calls[0].args:
+        for maker in makers.get(use.name, ()):
+            made = maker.node
+            if isinstance(made, Op) and made.shift < 1:
+                message = f"`{made.id}` makes the first micro-batch in its own step, so nothing could be shipped ahead"
+                raise declined(message, loc=made.loc, help="put `take-ahead` before this pass")
+    return calls[0]
+
+
+def staged(schedule: Schedule, call: Op, above: str) -> Schedule:
+    """The schedule with the call split by the law `stage`, and the next step's micro-batch shipped above an op."""
+    done = split(schedule, call.id, law="stage")
+    return rotate(done.schedule, done.forwarding[call.id][0], above=above).schedule

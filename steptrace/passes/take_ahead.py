@@ -1,0 +1,121 @@
+"""The pass ``take-ahead``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from steptrace.check.units import is_stream, units_of
+from steptrace.ir.program import Loop, Node, Op, Program, ops_of
+from steptrace.ir.verify.runs import Role
+from steptrace.motion import Schedule, move_to_lane, peel, rename, rotate
+from steptrace.passes.base import declined
+from steptrace.passes.roles import (
+    cells_written,
+    feeding,
+    first_calls,
+    pushes_and_pops,
+    training_node,
+    used_by,
+    with_role,
+)
+from steptrace.passes.room import chains_to, no_room
+
+
+@dataclass(frozen=True)
+class TakeAhead:
+    """Takes and packs the groups of the next step while this one trains.
+
+    Hides generation, reward and packing of step k+depth behind the training of step k: the ops that lead from
+    dispatch to the first micro-batch run on a lane of their own, ``packer``, so that waiting for data holds up no
+    step's boundary. Where groups are packed as they arrive, the rest of the step's stream moves to that lane too.
+
+    Holds in memory the groups and micro-batches of ``depth`` more steps: the resource that takes hold of a step's
+    groups gets ``1 + depth`` cells, so the next take waits until the oldest step is freed. Groups taken ahead stay
+    uncommitted until their own step commits them.
+
+    Declines when there is nothing to gain, because a take of the next step waits for this step's training all the
+    same: with staleness 0 its groups are sampled with the weights that this step publishes; a callback without
+    declared effects lets nothing past. Ops that wait by themselves (log-probs under the actor, values of a critic
+    that is still trained), and what uses them, stay in their step.
+    """
+
+    name: ClassVar[str] = "take-ahead"
+    depth: int = 1
+
+    def run(self, schedule: Schedule) -> Schedule:
+        """See the class."""
+        if self.depth < 1:
+            raise declined(f"`depth` is a number of steps, at least 1, not {self.depth}")
+        loop = training_node(schedule.program)
+        if isinstance(loop, Loop) and is_stream(loop) and not loop.start:
+            schedule = peel(schedule, loop.id).schedule
+        group = self._group(schedule)
+        stream = _stream(schedule.program, loop.id, {origin_of(op) for op in group})
+        ids = tuple(op.id for op in group)
+        schedule = move_to_lane(schedule, (*ids, *stream), lane="packer").schedule
+        for cell in sorted(_memory(schedule.program, group)):
+            schedule = rename(schedule, cell, capacity=1 + self.depth).schedule
+        others = [node.id for node in schedule.program.body if node.id not in ids]
+        above = "" if stream else others[0]
+        return rotate(schedule, ids, ahead=self.depth, above=above).schedule
+
+    def _group(self, schedule: Schedule) -> tuple[Op, ...]:
+        """The ops that move: those that feed the first micro-batch and do not wait for the step before."""
+        fed = _fed(schedule.program)
+        takes = [op for op in fed if op in pushes_and_pops(schedule.program)[1]]
+        if not takes:
+            raise declined("no op of the step takes groups from a queue", loc=schedule.program.loc)
+        if any(op.shift for op in fed):
+            raise declined(f"`{takes[0].id}` runs ahead already", loc=takes[0].loc)
+        sources = _trained(schedule.reference, fed)
+        held = chains_to(schedule.reference, sources, self.depth)
+        for op in takes:
+            if op.id in held:
+                what = f"`{op.id}` gains nothing from running {self.depth} ahead"
+                raise no_room(schedule.reference, what, op.id, sources, [op.id for op in fed], self.depth)
+        return tuple(op for op in fed if op.id not in held)
+
+
+def origin_of(op: Op) -> str:
+    """The id of the source op that an op stands for."""
+    return op.origin.op if op.origin else op.id
+
+
+def _fed(program: Program) -> tuple[Op, ...]:
+    """The ops directly in the step that feed its training, and those that put on the queue what they take."""
+    targets: tuple[Node, ...] = (*first_calls(program), training_node(program))
+    fed = feeding(program.body, used_by(targets))
+    pushes, _ = pushes_and_pops(program)
+    return tuple(op for op in program.body if isinstance(op, Op) and (op in fed or op in pushes))
+
+
+def _trained(reference: Program, fed: tuple[Op, ...]) -> tuple[str, ...]:
+    """The units of a step from its training on, those aside that only feed it."""
+    node, origins = training_node(reference), {origin_of(op) for op in fed}
+    first = min(units_of(reference)[id].index for id in _unit_ids(node))
+    return tuple(
+        unit.id
+        for unit in units_of(reference)
+        if unit.index >= first and not (isinstance(unit.node, Op) and origin_of(unit.node) in origins)
+    )
+
+
+def _unit_ids(node: Node) -> tuple[str, ...]:
+    return tuple(op.id for op in node.body) if isinstance(node, Loop) and is_stream(node) else (node.id,)
+
+
+def _stream(program: Program, loop: str, origins: set[str]) -> tuple[str, ...]:
+    """The ops of the loop that feed the later micro-batches, where those are taken from the queue one by one."""
+    node = next(node for node in program.body if node.id == loop)
+    inside = [op for op in ops_of((node,)) if origin_of(op) in origins]
+    _, pops = pushes_and_pops(program)
+    return tuple(op.id for op in inside) if any(op in pops for op in inside) and is_stream(node) else ()
+
+
+def _memory(program: Program, group: tuple[Op, ...]) -> set[str]:
+    """What holds a step's groups: cells that a take writes and the end of the step releases."""
+    _, pops = pushes_and_pops(program)
+    taken = cells_written(program, [op for op in group if op.id in {pop.id for pop in pops}])
+    released = cells_written(program, with_role(program, Role.FREE))
+    return taken & released or taken
