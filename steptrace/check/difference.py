@@ -38,13 +38,13 @@ class _Key(NamedTuple):
       op: the source op.
       micro: the micro-batch it stands for outside its loop, None for none.
       part: which part of the source op.
-      count: how many of the same stand before it.
+      number: how many of the same stand before it.
     """
 
     op: str
     micro: int | None
     part: str
-    count: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ def _declarations(before: Program, after: Program) -> Iterator[Change]:
         mine = {item[0] if what == "params" else item.name: item for item in getattr(before, what)}
         theirs = {item[0] if what == "params" else item.name: item for item in getattr(after, what)}
         yield from _entries({"params": "parameter", "carries": "carry", "kinds": "row"}[what], mine, theirs)
-    mine, theirs = before.resource_table(), after.resource_table()
-    for name in (name for name in mine if name in theirs):
-        here, there = mine[name].capacity, theirs[name].capacity
+    resources, others = before.resource_table(), after.resource_table()
+    for name in (name for name in resources if name in others):
+        here, there = resources[name].capacity, others[name].capacity
         if here != there:
             yield Change(f"resource {name}", f"holds {there or 'any number'}, was {here or 'any number'}")
 
@@ -243,7 +243,7 @@ def _expanded(side: _Side, other: _Side) -> dict[str, list[_Key]]:
     for key in other.ops:
         family[key.op, key.micro].append(key)
     for parts in family.values():
-        parts.sort(key=lambda key: (_PARTS.get(key.part, 0), key.count))
+        parts.sort(key=lambda key: (_PARTS.get(key.part, 0), key.number))
     own = Counter((key.op, key.micro) for key in side.ops)
     done: set[tuple[str, int | None]] = set()
     for key, home in side.home.items():
@@ -298,7 +298,7 @@ def _nearest(side: _Side, key: _Key) -> Op | None:
         return side.ops[key]
     alike = [op for other, op in side.ops.items() if other.op == key.op]
     same = [op for other, op in side.ops.items() if other.op == key.op and other.micro == key.micro]
-    return (same or alike or [None])[0]
+    return next(iter(same or alike), None)
 
 
 def _moved_words(side: _Side, home: str, previous: _Key | None) -> str:

@@ -143,8 +143,8 @@ def _holds(predicate: Predicate, step: int, micro: int | None, count: int) -> bo
 def _starts(entries: list[Entry], edges: tuple[Edge, ...]) -> dict[Entry, int]:
     """When each entry starts: one after the other on its lane, and after what edges put before it.
 
-    Where a lane waits for what stands behind a waiting one, the first of them runs all the same: a grid is drawn also of
-    a schedule that hangs.
+    Where a lane waits for what stands behind a waiting one, the first of them runs all the same: a grid is drawn also
+    of a schedule that hangs.
     """
     waits = _waits(entries, edges)
     lines: dict[str, list[Entry]] = defaultdict(list)

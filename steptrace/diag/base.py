@@ -59,19 +59,32 @@ class SteptraceError(Exception):
 
     def render(self) -> str:
         """The diagnostic as text: headline, user's line, notes, way out."""
-        rows: list[tuple[str, str]] = []
-        if self.loc is not None:
-            rows.append((place_of(self.loc), self.source.strip() or self.loc.source()))
-        rows += [(place_of(note.loc) if note.loc else "", note.text) for note in self.notes]
-        width = max((len(place) for place, _ in rows), default=0)
-        lines = [f"error[{self.code}]: {self.message}"]
-        lines += [f"  {place:<{width}}  {text}".rstrip() for place, text in rows]
-        if self.loc is not None and self.loc.column and self.source:
-            indent = len(self.source) - len(self.source.lstrip())
-            lines.insert(2, " " * (2 + width + 2 + max(0, self.loc.column - 1 - indent)) + "^")
-        if self.help:
-            lines.append(f"  help: {self.help}")
-        return "\n".join(lines)
+        headline = f"error[{self.code}]: {self.message}"
+        return laid_out(headline, loc=self.loc, notes=self.notes, help=self.help, source=self.source)
+
+
+def laid_out(
+    headline: str, *, loc: Loc | None = None, notes: tuple[Note, ...] = (), help: str = "", source: str = ""
+) -> str:
+    """A headline with the lines it is about below it, places on the left, and the way out last.
+
+    Args:
+      headline: the first line.
+      loc: the user's line.
+      notes: further lines.
+      help: the way out.
+      source: text of the line at ``loc`` when it cannot be read from a file.
+    """
+    rows = [] if loc is None else [(place_of(loc), source.strip() or loc.source())]
+    rows += [(place_of(note.loc) if note.loc else "", note.text) for note in notes]
+    width = max((len(place) for place, _ in rows), default=0)
+    lines = [headline, *(f"  {place:<{width}}  {text}".rstrip() for place, text in rows)]
+    if loc is not None and loc.column and source:
+        indent = len(source) - len(source.lstrip())
+        lines.insert(2, " " * (2 + width + 2 + max(0, loc.column - 1 - indent)) + "^")
+    if help:
+        lines.append(f"  help: {help}")
+    return "\n".join(lines)
 
 
 def place_of(loc: Loc) -> str:

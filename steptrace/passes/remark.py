@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steptrace.check.edge import Edge
-from steptrace.diag.base import Note, SteptraceError
+from steptrace.diag.base import Note, SteptraceError, laid_out, place_of
 from steptrace.diag.loc import Loc
 from steptrace.motion import Schedule, Step
 from steptrace.motion.proof import BrokenEdge
@@ -40,12 +40,11 @@ class Remark:
     help: str = ""
 
     def __str__(self) -> str:
-        """The remark as text: headline, the lines it speaks of, the way out."""
-        code = f"[{self.code}]" if self.code else ""
-        place = f"  ({self.loc})" if self.loc else ""
-        lines = [f"{self.kind}{code} {self.pass_name}: {self.message}{place}"]
-        lines += [f"  {note.text}" + (f"  ({note.loc})" if note.loc else "") for note in self.notes]
-        return "\n".join([*lines, *([f"  help: {self.help}"] if self.help else [])])
+        """The remark as text; one that was left with the lines it speaks of, and the way out."""
+        if self.kind == "applied":
+            return f"applied {self.pass_name}: {self.message}" + (f"  ({place_of(self.loc)})" if self.loc else "")
+        headline = f"missed[{self.code}] {self.pass_name}: {self.message}"
+        return laid_out(headline, loc=self.loc, notes=self.notes, help=self.help)
 
 
 def applied(pass_name: str, before: Schedule, after: Schedule) -> Iterator[Remark]:

@@ -17,9 +17,8 @@ OK, REFUSED = 0, 1
 
 def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("against", "", "the program it must be equal to: its source", flag_values=values)
-    flags.DEFINE_enum(
-        "view", "", ["", "grid"], "with --against: what each lane runs when, with a broken edge marked", flag_values=values
-    )
+    marked = "with --against: what each lane runs when, with a broken edge marked"
+    flags.DEFINE_enum("view", "", ["", "grid"], marked, flag_values=values)
 
 
 def _run(operands: list[str], values: flags.FlagValues) -> int:

@@ -8,9 +8,8 @@ from ..command import Command
 
 
 def _define(values: flags.FlagValues) -> None:
-    flags.DEFINE_enum(
-        "view", "text", ["text", "nest"], "all of it, to be read back; or the structure only", flag_values=values
-    )
+    views = "all of it, to be read back; the structure only; or lanes over time for a few steps"
+    flags.DEFINE_enum("view", "text", ["text", "nest", "grid"], views, flag_values=values)
     flags.DEFINE_string("output", "", "write to this file, not to standard output", short_name="o", flag_values=values)
 
 
@@ -21,8 +20,14 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
 
     from ..output import write_text
 
-    show = nest_view if values.view == "nest" else print_program
-    write_text(show(resolve(operands[0])), values.output)
+    program = resolve(operands[0])
+    if values.view == "grid":
+        from steptrace.check.grid import grid_view
+
+        text = grid_view(program)
+    else:
+        text = nest_view(program) if values.view == "nest" else print_program(program)
+    write_text(text, values.output)
     return 0
 
 
@@ -34,6 +39,7 @@ COMMAND = Command(
         ("dump grpo", "the text form, which `check` and `run` read back"),
         ("dump 'grpo{staleness=1}' -o grpo.st", "with a parameter, into a file"),
         ("dump my_job:step --view=nest", "the structure of your own program"),
+        ("dump pipelined.st --view=grid", "what each lane runs when"),
     ),
     run=_run,
     define=_define,
