@@ -36,6 +36,9 @@ EARLIER_THAN: Mapping[Mode, frozenset[Mode]] = {
 }
 """For each way of access, those that come after it when they stand after it in the reference."""
 
+UNCOUNTED: Mapping[Mode, frozenset[Mode]] = {**EARLIER_THAN, Mode.PUSH: EARLIER_THAN[Mode.PUSH] | {Mode.POP}}
+"""The same on a queue where it is not known which push a pop takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Touch:
@@ -117,12 +120,11 @@ class Location:
         }
         return Pairing(by_mode[Mode.PUSH], by_mode[Mode.POP])
 
-    def later_than(self) -> dict[Mode, frozenset[Mode]]:
+    def later_than(self) -> Mapping[Mode, frozenset[Mode]]:
         """For each way of access, those that must follow it where they follow it in the reference."""
-        table = dict(EARLIER_THAN)
-        if not self.pairing.counted:
-            table[Mode.PUSH] |= {Mode.POP}
-        return table
+        if self.resource.kind is not ResourceKind.FIFO or self.pairing.counted:
+            return EARLIER_THAN
+        return UNCOUNTED
 
 
 def locations_of(units: Units) -> Iterator[Location]:

@@ -10,11 +10,11 @@ the order on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from steptrace.check.access import Location, Mode, Pairing, Touch, locations_of
+from steptrace.check.access import EARLIER_THAN, Location, Mode, Pairing, Touch, locations_of
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.units import ALWAYS_PRESENT, Units
 from steptrace.ir.resource import ResourceKind
@@ -44,10 +44,7 @@ class _Walk:
         self.units = units
         self.location = location
         self.later = location.later_than()
-        self.dominated = {
-            mode: [other for other in Mode if mode in self.later[other] and self.later[other] <= self.later[mode]]
-            for mode in Mode
-        }
+        self.dominated = _DOMINATED if self.later is EARLIER_THAN else _dominated(self.later)
         self.persists = persists
         self.by_micro = by_micro
         self.live: dict[Mode, dict[tuple[str, str], _Visit]] = {mode: {} for mode in Mode}
@@ -67,7 +64,7 @@ class _Walk:
                 if self._conflict(source, now)
             ]
             for source in sources:
-                if not any(self._passes(source, between, now) for between in sources):
+                if len(sources) == 1 or not any(self._passes(source, between, now) for between in sources):
                     yield self._edge(source, now)
             if touch.awaits:
                 yield from self._awaited(now)
@@ -142,6 +139,14 @@ class _Walk:
             "done" if b.awaits and a.writes else a.unit.event,
             self.persists,
         )
+
+
+def _dominated(later: Mapping[Mode, frozenset[Mode]]) -> dict[Mode, list[Mode]]:
+    """For each way of access, those that need no edges of their own once it follows them."""
+    return {mode: [other for other in Mode if mode in later[other] and later[other] <= later[mode]] for mode in Mode}
+
+
+_DOMINATED = _dominated(EARLIER_THAN)
 
 
 def hazard_edges(units: Units) -> Iterator[Edge]:

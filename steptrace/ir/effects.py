@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from steptrace.ir.builtin import RESOURCES
 from steptrace.ir.kind import OpKind
@@ -13,6 +14,7 @@ from steptrace.ir.types import AttrValue
 _PATTERN = re.compile(r"(?P<name>\*|[\w.]+)(?:\[k(?P<step>(?:[+-](?:\d+|w))*)(?:, ?m(?P<micro>[+-]\d+)?(?P<m>))?\])?")
 
 
+@lru_cache(maxsize=1024)
 def parse_pattern(access: Access, pattern: str, staleness: int) -> Effect:
     """The effect that a pattern such as ``rollout.weights[k-1-w]`` stands for at this staleness."""
     match = _PATTERN.fullmatch(pattern)

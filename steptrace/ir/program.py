@@ -194,6 +194,10 @@ class Program:
     epilogue: tuple[Node, ...] = ()
     loc: Loc | None = None
 
+    def __hash__(self) -> int:
+        # Programs are keys of caches: a hash of all that is in them would cost more than what is looked up.
+        return hash((self.name, self.params, self.contract, tuple(node.id for node in self.body)))
+
     def ops(self) -> Iterator[Op]:
         """Every op: prologue, body with its loops, epilogue, in order."""
         for part in (self.prologue, self.body, self.epilogue):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from steptrace.check.laws import LAWS, apply_law
 from steptrace.ir.program import Program
 from steptrace.motion.proof import Call, in_words, rewritten
-from steptrace.motion.schedule import Moved, Schedule
+from steptrace.motion.schedule import MotionClass, Moved, Schedule
 
 
 def split(schedule: Schedule, op: str, *, law: str) -> Moved:
@@ -33,7 +33,7 @@ def split(schedule: Schedule, op: str, *, law: str) -> Moved:
     program, reference = apply_law(schedule.program, op, law), apply_law(schedule.reference, op, law)
     became = parts_of(schedule.program, program, op)
     claim = f"`{op}` is {in_words(became)}"
-    class_ = "recompiled" if LAWS[law].recompiled else "order"
+    class_: MotionClass = "recompiled" if LAWS[law].recompiled else "order"
     call = Call("split", (op,), (("law", law),))
     return rewritten(schedule, program, reference, call, claim, class_=class_, forwarding={op: became}, at=op)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from steptrace.check.laws import LAWS
 from steptrace.check.units import is_stream
@@ -22,6 +23,7 @@ def row_of(program: Program, op: Op) -> OpKind:
     return kinds_of(program)[op.kind]
 
 
+@lru_cache(maxsize=256)
 def with_role(program: Program, role: Role) -> tuple[Op, ...]:
     """The ops of the step that have a role, in order."""
     ground = Ground(program)

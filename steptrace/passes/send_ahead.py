@@ -26,8 +26,9 @@ class SendAhead:
     Sends ahead only what was shipped by then, so that waiting for data holds up no boundary: where a micro-batch was
     not packed in time, its whole call keeps its place in the next step.
 
-    Declines when no first micro-batch is shipped ahead (`stage-before-update` or `stage-after-update` comes first), or
-    when nothing would be left to run behind it.
+    Declines when no first micro-batch is shipped ahead (`stage-before-update` or `stage-after-update` comes first), when
+    the call would do the update of a step with one micro-batch (`fuse-update`), or when nothing would be left to run
+    behind it.
     """
 
     name: ClassVar[str] = "send-ahead"
@@ -55,6 +56,9 @@ def _call(program: Program) -> Op:
         help = "put `stage-before-update` or `stage-after-update` before this pass"
         message = "no first micro-batch is shipped ahead, and a call that waits for data would hold up the boundary"
         raise declined(message, loc=calls[0].loc if calls else program.loc, help=help)
+    if shipped[0].attr("closes") == "update":
+        message = f"`{shipped[0].id}` also does the update in a step of one micro-batch, which must not come before"
+        raise declined(f"{message} what ends the step before it", loc=shipped[0].loc, help="leave `fuse-update` out")
     if shipped[0].shift:
         raise declined(f"`{shipped[0].id}` is sent ahead already", loc=shipped[0].loc)
     return shipped[0]

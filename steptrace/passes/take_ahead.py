@@ -66,15 +66,16 @@ class TakeAhead:
         takes = [op for op in fed if op in pushes_and_pops(schedule.program)[1]]
         if not takes:
             raise declined("no op of the step takes groups from a queue", loc=schedule.program.loc)
-        if any(op.shift for op in fed):
-            raise declined(f"`{takes[0].id}` runs ahead already", loc=takes[0].loc)
+        ahead = next((op for op in takes if op.shift), None)
+        if ahead is not None:
+            raise declined(f"`{ahead.id}` runs ahead already", loc=ahead.loc)
         sources = _trained(schedule.reference, fed)
         held = chains_to(schedule.reference, sources, self.depth)
         for op in takes:
             if op.id in held:
                 what = f"`{op.id}` gains nothing from running {self.depth} ahead"
                 raise no_room(schedule.reference, what, op.id, sources, [op.id for op in fed], self.depth)
-        return tuple(op for op in fed if op.id not in held)
+        return tuple(op for op in fed if op.id not in held and not op.shift)
 
 
 def origin_of(op: Op) -> str:
