@@ -8,7 +8,6 @@ Every line that keeps the lanes and the waits orders all conflicts alike, so one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -177,7 +176,7 @@ class _Needs:
         self.side = side
         self.setting = setting
         self.lanes = lanes
-        self.leaves: dict[str, _Leaf] = {}
+        self.leaves = {touch.leaf: _Leaf() for touches in side.contested for touch in touches}
         self.makers: dict[tuple[object, ...], int] = {}
         self.takers: dict[int, int] = {}
 
@@ -185,26 +184,31 @@ class _Needs:
         found: list[tuple[tuple[int, Bond], ...]] = [()] * len(reference)
         for position in reference:
             needs: dict[int, Bond] = {}
-            for before, bond in self._needs(position):
-                if before != position and bond >= needs.get(before, Bond.ORDER):
-                    needs[before] = bond
+            self._note(position, needs)
+            needs.pop(position, None)
             found[position] = tuple(needs.items())
         for position, keys in self.lanes.gates.items():
             makers = [self.makers[key] for key in keys if key in self.makers]
             found[position] += tuple((maker, Bond.DONE) for maker in makers if maker != position)
         return tuple(found)
 
-    def _needs(self, position: int) -> Iterator[tuple[int, Bond]]:
+    def _note(self, position: int, needs: dict[int, Bond]) -> None:
         one = self.lanes.instances[position]
         site = self.side.sites[one.site]
-        if not site.kind.polls:
-            if one.step in self.takers and site.region == "step":
-                yield self.takers[one.step], Bond.EXISTS
-            yield from self._values(site, one)
-        elif self._held(site, one):
-            yield from self._values(site, one)
-        for touch in site.touches:
-            yield from self._touch(position, one, touch)
+        for touch in self.side.contested[one.site]:
+            leaf = self.leaves[touch.leaf]
+            if touch.kind is ResourceKind.FIFO:
+                _queue(leaf, position, touch, needs)
+            else:
+                _touch(leaf, position, cell_of(touch, one), touch, needs)
+        polls = site.kind.polls
+        if site.op.args and (not polls or self._held(site, one)):
+            for use in site.op.args:
+                maker = self.makers.get(value_key(self.side, use, one))
+                if maker is not None:
+                    _add(needs, maker, Bond.DATA)
+        if not polls and one.step in self.takers and site.region == "step":
+            _add(needs, self.takers[one.step], Bond.EXISTS)
         for at in range(len(site.op.results)):
             self.makers[(*site.value(at), one.step, one.path)] = position
         if site.number in self.side.taking:
@@ -215,59 +219,53 @@ class _Needs:
         last = len(site.op.results) - 1
         return (*site.value(last), one.step, one.path) in self.setting.flags
 
-    def _values(self, site: Site, one: Instance) -> Iterator[tuple[int, Bond]]:
-        for use in site.op.args:
-            key = value_key(self.side, use, one)
-            if key in self.makers:
-                yield self.makers[key], Bond.DATA
 
-    def _touch(self, position: int, one: Instance, touch: Touch) -> Iterator[tuple[int, Bond]]:
-        leaf = self.leaves.get(touch.leaf)
-        if leaf is None:
-            leaf = self.leaves[touch.leaf] = _Leaf()
-        if touch.kind is ResourceKind.FIFO and touch.writes:
-            yield from _fifo(leaf, position, touch)
-            return
-        index = cell_of(touch, one)
-        near = leaf.cells.values() if index is None else [c for k, c in leaf.cells.items() if k is None or k == index]
-        for cell in near:
-            if cell.writer is not None:
-                yield cell.writer, _bond(touch)
-            if touch.writes:
-                for reader in cell.readers:
-                    yield reader, Bond.ORDER
-        if touch.kind is ResourceKind.FIFO and leaf.pushed is not None:
-            yield leaf.pushed, Bond.DATA
-        if touch.writes and index is None:
-            leaf.cells.clear()
-        own = leaf.cells.get(index)
-        if own is None:
-            own = leaf.cells[index] = _Cell()
+def _add(needs: dict[int, Bond], before: int, bond: Bond) -> None:
+    if bond >= needs.get(before, Bond.ORDER):
+        needs[before] = bond
+
+
+def _touch(leaf: _Leaf, position: int, index: tuple[int, ...] | None, touch: Touch, needs: dict[int, Bond]) -> None:
+    """Whoever writes follows those that wrote or read before; whoever reads, those that wrote."""
+    cells = leaf.cells
+    near = cells.values() if index is None else (cells.get(None), cells.get(index))
+    bond = Bond.DONE if touch.awaits else Bond.DATA if touch.reads else Bond.ORDER
+    for cell in near:
+        if cell is None:
+            continue
+        if cell.writer is not None:
+            _add(needs, cell.writer, bond)
         if touch.writes:
-            own.writer, own.readers = position, []
-        else:
-            own.readers.append(position)
+            for reader in cell.readers:
+                needs.setdefault(reader, Bond.ORDER)
+    if touch.writes and index is None:
+        cells.clear()
+    own = cells.get(index)
+    if own is None:
+        own = cells[index] = _Cell()
+    if touch.writes:
+        own.writer, own.readers = position, []
+    else:
+        own.readers.append(position)
 
 
-def _fifo(leaf: _Leaf, position: int, touch: Touch) -> Iterator[tuple[int, Bond]]:
+def _queue(leaf: _Leaf, position: int, touch: Touch, needs: dict[int, Bond]) -> None:
     """Pushes follow pushes; pops follow pops and the push before them; both follow those that only looked."""
     cell = leaf.cells.setdefault(None, _Cell())
-    for reader in cell.readers:
-        yield reader, Bond.ORDER
+    takes = touch.reads or touch.awaits
     if leaf.pushed is not None:
-        yield leaf.pushed, Bond.DATA if touch.reads else Bond.ORDER
-    if not touch.reads:
-        leaf.pushed = position
+        _add(needs, leaf.pushed, Bond.DATA if takes else Bond.ORDER)
+    if cell.writer is not None and takes:
+        _add(needs, cell.writer, Bond.DATA)
+    if not touch.writes:
+        cell.readers.append(position)
         return
-    if cell.writer is not None:
-        yield cell.writer, Bond.DATA
-    cell.writer = position
-
-
-def _bond(touch: Touch) -> Bond:
-    if touch.awaits:
-        return Bond.DONE
-    return Bond.DATA if touch.reads else Bond.ORDER
+    for reader in cell.readers:
+        needs.setdefault(reader, Bond.ORDER)
+    if takes:
+        cell.writer = position
+    else:
+        leaf.pushed = position
 
 
 def cell_of(touch: Touch, one: Instance) -> tuple[int, ...] | None:

@@ -111,6 +111,7 @@ class Side:
       ahead: the largest number of steps that an op runs ahead.
       taking: numbers of the ops that tell whether a step exists.
       peeled_from: by the source op of a peeled op, the loop that the op was peeled from.
+      contested: by the number of an op, what it touches of the resources that some op writes.
     """
 
     program: Program
@@ -120,6 +121,7 @@ class Side:
     ahead: int
     taking: frozenset[int]
     peeled_from: dict[str, Loop]
+    contested: tuple[tuple[Touch, ...], ...]
 
     def given(self, flag: str) -> str:
         """What a flag value is by its row: ``last``, ``exists``, or the row's own name for it."""
@@ -281,6 +283,7 @@ def side_of(program: Program, leaves: dict[str, ResourceKind] | None = None) -> 
     visit(program.prologue, "before", (), ())
     visit(program.body, "step", (), ())
     visit(program.epilogue, "after", (), ())
+    written = {touch.leaf for site in sites for touch in site.touches if touch.writes}
     makers = {result.name: (site, at) for site in sites for at, result in enumerate(site.op.results)}
     return Side(
         program,
@@ -290,4 +293,5 @@ def side_of(program: Program, leaves: dict[str, ResourceKind] | None = None) -> 
         max((site.op.shift for site in sites if not site.loops and site.op.shift > 0), default=0),
         frozenset(site.number for site in sites if any(given.name == "exists" for given in site.kind.results)),
         {site.origin.op: site.loops[-1] for site in sites if site.loops and site.loops[-1].kind == "micro_batches"},
+        tuple(tuple(touch for touch in site.touches if touch.leaf in written) for site in sites),
     )

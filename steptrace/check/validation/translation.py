@@ -191,12 +191,14 @@ def _left(trace: Trace, leaf: str) -> object:
 
 def stuck_finding(run: Run, stuck: Stuck) -> Finding:
     """The ring of waits of a run that cannot go on, as a counterexample."""
-    first = stuck.chain[0][0]
     spots: list[Spot] = []
-    for waiter, awaited in stuck.chain:
-        site = run.sites[waiter]
-        spots.append(Spot(f"lane {site.op.lane}: {run.text(waiter)} waits for {run.text(awaited)}", site.op.loc))
-        spots.append(Spot(f"which stands behind it on lane {run.sites[awaited].op.lane}", run.sites[awaited].op.loc))
-    return Finding(
-        DeadlockError, f"the run hangs at {run.text(first)}: each lane waits for another", run.setting, tuple(spots)
-    )
+    followers = (*stuck.chain[1:], stuck.chain[0])
+    for (waiter, awaited), (head, _) in zip(stuck.chain, followers, strict=True):
+        site, lane = run.sites[waiter], run.sites[head].op.lane
+        text = f"lane {site.op.lane}: {run.text(waiter)} waits for {run.text(awaited)}"
+        if awaited != head:
+            text += f", which stands behind {run.text(head)} on lane {lane}"
+        spots.append(Spot(text, site.op.loc))
+    first = run.text(stuck.chain[0][0])
+    message = f"the run hangs at {first}: each lane waits for another"
+    return Finding(DeadlockError, message, run.setting, tuple(spots))

@@ -82,11 +82,19 @@ def window_of(pair: Pair, budget: Budget) -> Window:
     else:
         tried += f", all settings of their {most} flags" if most else ", no flags"
     if len(runs) > budget.runs:
-        stride = math.ceil(len(runs) / budget.runs)
+        stride = _stride(len(runs), budget.runs)
         runs, whole = runs[::stride], False
         tried += f"; of these one in {stride}"
     runs += [setting for vector in _long(counts, long) for setting in _extremes(pair, vector)]
     return Window(ahead, distance, lanes, short, long, tuple(runs), whole, tried)
+
+
+def _stride(runs: int, most: int) -> int:
+    """The step at which runs are picked: no multiple of 2 or 3, or the same flags would be picked each time."""
+    stride = math.ceil(runs / most)
+    while stride % 2 == 0 or stride % 3 == 0:
+        stride += 1
+    return stride
 
 
 def _distance(pair: Pair) -> int:

@@ -1,11 +1,11 @@
-"""Schedules written by hand, as edits of a traced program."""
+"""Schedules written by hand, as edits of a traced program. No pass and no motion has a part in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from steptrace.ir import BUILTIN, Flag, Loop, Node, Not, Op, Origin, Program, Result, Type, Use
+from steptrace.ir import BUILTIN, RESOURCES, Flag, Loop, Node, Not, Op, Origin, Program, Result, Type, Use, effects_of
 from steptrace.programs.grpo import grpo
 
 AHEAD = ("dispatch", "take", "reward", "advantages", "pack")
@@ -23,8 +23,12 @@ def body(program: Program) -> dict[str, Node]:
 
 
 def arranged(program: Program, nodes: list[Node]) -> Program:
-    """The program with this step, and with the resources of the schedule rows."""
-    return replace(program, body=tuple(nodes))
+    """The program with this step, and with the resources that its ops touch."""
+    changed = replace(program, body=tuple(nodes))
+    touched = {e.resource for op in changed.ops() for e in effects_of(op, BUILTIN[op.kind], changed.contract)}
+    known = program.resource_table()
+    added = (RESOURCES[name] for name in RESOURCES if name in touched and name not in known)
+    return replace(changed, resources=(*program.resources, *added))
 
 
 def edited(program: Program, op_id: str, edit: Callable[[Op], Op]) -> Program:
@@ -118,3 +122,35 @@ def pipelined(program: Program | None = None, *, staged: str = "before") -> Prog
             *(nodes[name] for name in tail),
         ],
     )
+
+
+def saving_late(program: Program, lane: str = "io") -> Program:
+    """Checkpoints copied at their place and written by another lane."""
+    whole = body(program)["save_checkpoint"]
+    assert isinstance(whole, Op)
+    copied = row("snapshot_checkpoint", "snapshot_checkpoint", whole, origin=Origin(whole.id, "snapshot"))
+    written = row("write_checkpoint", "write_checkpoint", whole, origin=Origin(whole.id, "write"), lane=lane)
+    return _in_place_of(program, whole, [replace(op, when=whole.when) for op in (copied, written)])
+
+
+def syncing_late(program: Program) -> Program:
+    """Weights copied at their place, transferred and applied by another lane."""
+    whole = body(program)["sync_weights"]
+    assert isinstance(whole, Op)
+    copied = replace(row("copy_weights", "copy_weights", whole, origin=Origin(whole.id, "copy")), results=whole.results)
+    moved = row("transfer_weights", "transfer_weights", whole, origin=Origin(whole.id, "transfer"), lane="io")
+    applied = row("apply_weights", "apply_weights", whole, origin=Origin(whole.id, "apply"), lane="io")
+    return _in_place_of(program, whole, [copied, moved, applied])
+
+
+def fused(program: Program) -> Program:
+    """The update carried by the last call of the step."""
+    changed = edited(program, "fwd_bwd", lambda op: replace(op, attrs=(("closes", "update"),)))
+    return without(changed, "update")
+
+
+def _in_place_of(program: Program, whole: Op, parts: list[Op]) -> Program:
+    nodes: list[Node] = []
+    for node in program.body:
+        nodes += parts if node.id == whole.id else [node]
+    return arranged(program, nodes)
