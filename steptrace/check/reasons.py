@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from steptrace.check.edge import Edge, EdgeKind
+from typing import TYPE_CHECKING
+
+from steptrace.check.edge_kind import EdgeKind
+
+if TYPE_CHECKING:
+    from steptrace.check.edge import Edge
 
 _NOUNS = {
     "rng": "the random state",

@@ -56,14 +56,14 @@ def test_each_command_shows_its_usage_and_examples(name: str, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dmup"], "steptrace: there is no command `dmup` (try: programs, ops, dump, check, explain, run, new, help)"),
+        (["dmup"], "steptrace: there is no command `dmup` (try: programs, ops, dump, opt, check, why, diff, explain, run, new, help)"),
         (["dump"], "steptrace: `dump` needs PROGRAM"),
         (["ops", "update", "extra"], "steptrace: `ops` does not take `extra`"),
         (["dump", "grpo", "--veiw=nest"], "steptrace: Unknown command line flag 'veiw'. Did you mean: view ?"),
         (["bench", "nothing"], "steptrace: there is no command `nothing` (try: phases, resume, help)"),
         (
             ["help", "dmup"],
-            "steptrace: there is no command `dmup` (try: programs, ops, dump, check, explain, run, new, help)",
+            "steptrace: there is no command `dmup` (try: programs, ops, dump, opt, check, why, diff, explain, run, new, help)",
         ),
     ],
 )
