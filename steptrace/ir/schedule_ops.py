@@ -107,6 +107,7 @@ SCHEDULE_ROWS = (
         reads=("params", "grads", "optimizer", "trainer.step", "rollout.weights"),
         writes=("trainer.snapshot[k]", "trainer.calls"),
         awaits=("params",),
+        device="trainer",
         binds="trainer.snapshot_checkpoint",
         cost="transfer",
         laws=("snapshot-write",),

@@ -57,7 +57,7 @@ class TakeAhead:
         for cell in sorted(_memory(schedule.program, group)):
             schedule = rename(schedule, cell, capacity=1 + self.depth).schedule
         others = [node.id for node in schedule.program.body if node.id not in ids]
-        above = "" if stream else others[0]
+        above = others[others.index(loop.id) + 1] if stream else others[0]
         return rotate(schedule, ids, ahead=self.depth, above=above).schedule
 
     def _group(self, schedule: Schedule) -> tuple[Op, ...]:

@@ -44,10 +44,13 @@ def _check_misplaced(ground: Ground) -> None:
 
 
 def _distinct(events: Iterable[Event], role: Role) -> list[Op]:
-    """The ops of a role as they run; the rounds of a loop over micro-batches take one step's groups together."""
+    """The ops of a role as they run; the rounds of a loop over micro-batches take one step's groups together.
+
+    A round that was peeled off the loop is one of them.
+    """
     found: list[Op] = []
     for event in events:
-        if role in event.roles and not (event.stream and event.op in found):
+        if role in event.roles and not (event.stream and any(event.op.origin == op.origin for op in found)):
             found.append(event.op)
     return found
 
