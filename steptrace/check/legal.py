@@ -39,12 +39,14 @@ class Room:
     possible: bool
 
     def __str__(self) -> str:
-        if not self.possible:
-            return f"nowhere on lane {self.lane}" + (f", {self.shift} ahead" if self.shift else "")
         parts = [f"after `{self.after}`"] if self.after else []
         parts += [f"before `{self.before}`"] if self.before else []
-        text = " and ".join(parts) or f"anywhere on lane {self.lane}"
-        return f"{text}, {self.shift} ahead" if self.shift else text
+        text = " and ".join(parts)
+        ahead = f", {self.shift} ahead" if self.shift else ""
+        if self.possible:
+            return (text or f"anywhere on lane {self.lane}") + ahead
+        why = f": that would be {text}" if len(parts) == 2 else ""
+        return f"nowhere on lane {self.lane}{ahead}{why}"
 
 
 def blocking_edge(program: Program, edges: tuple[Edge, ...], op_id: str) -> Edge | None:

@@ -12,6 +12,7 @@ from steptrace.check.places import Place, broken, lanes_of, places_of, slack
 from steptrace.check.reasons import ends_of, instance
 from steptrace.check.reference import reference_of
 from steptrace.check.units import units_of
+from steptrace.check.values import poll_edges
 from steptrace.diag.base import Note, SteptraceError
 from steptrace.diag.loc import Loc
 from steptrace.diag.schedule import (
@@ -69,7 +70,7 @@ def problems(program: Program, reference: Program) -> Iterator[SteptraceError]:
         yield error
         return
     edges = edges_of(reference)
-    wrong = list(broken(program, edges))
+    wrong = list(broken(program, (*edges, *poll_edges(units_of(reference)))))
     for edge in wrong:
         yield order_error(program, reference, edge)
     yield from _hold_ups(program)

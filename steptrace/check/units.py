@@ -23,7 +23,8 @@ class Presence:
     """In which steps a unit has an instance: in those with more than ``above`` micro-batches.
 
     Attributes:
-      group: what is counted, ``""`` for a unit that every step has; counts of different groups are not compared.
+      group: whose micro-batches are counted (``%batch``), ``""`` for a unit that every step has; counts of different
+        batches are not compared.
       above: the number.
       arm: for an arm of a choice its id, else ``""``: another arm may run in its place.
     """
@@ -132,7 +133,7 @@ def units_of(program: Program) -> Units:
         ops = (node,) if isinstance(node, Op) else tuple(ops_of(node.body))
         arm = node.id if node.id in arms else ""
         if loop is not None:
-            presence = Presence(loop.id, loop.start, arm)
+            presence = Presence(_counted(loop), loop.start, arm)
         elif isinstance(node, Op) and node.micro is not None:
             presence = Presence(homes.get(node.origin.op if node.origin else "", node.id), node.micro, arm)
         else:
@@ -156,14 +157,19 @@ def units_of(program: Program) -> Units:
 
 
 def _homes(program: Program) -> dict[str, str]:
-    """For each source op inside a loop over micro-batches, the loop: peeled ops belong to that of their origin."""
+    """For each source op inside a loop over micro-batches, what the loop counts; a peeled op counts as its origin."""
     return {
-        op.origin.op: node.id
+        op.origin.op: _counted(node)
         for node in program.body
         if isinstance(node, Loop) and is_stream(node)
         for op in ops_of(node.body)
         if op.origin is not None
     }
+
+
+def _counted(loop: Loop) -> str:
+    """What a loop over micro-batches counts: the batch, or what its own stream hands out."""
+    return f"loop {loop.id}" if loop.over is None else str(loop.over)
 
 
 def _arms_of(program: Program) -> dict[str, frozenset[str]]:

@@ -20,6 +20,19 @@ def value_edges(units: Units) -> Iterator[Edge]:
                     yield from _edges_of_use(units, maker, unit, use)
 
 
+def poll_edges(units: Units) -> Iterator[Edge]:
+    """An edge from what makes a value to each op that looks for it without waiting.
+
+    These are no waits, so they are not among the edges of a reference; but on one lane, an op that looks before the
+    value can be there never sees it.
+    """
+    makers = makers_of(units)
+    for unit in units:
+        for use in unit.ops[0].args if unit.polls else ():
+            for maker in makers.get(use.name, ()):
+                yield from _edges_of_use(units, maker, unit, use)
+
+
 def makers_of(units: Units) -> dict[str, list[Unit]]:
     """For each value the units that make it: one, or the arms of a choice."""
     makers: dict[str, list[Unit]] = defaultdict(list)

@@ -328,4 +328,3 @@ class Order:
             for to, other in enumerate(self.events)
             if self.after[at] >> to & 1
         }
-

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steptrace.check import check_order, edges_of, peel_first, problems, waits_of
+from steptrace.check import check_order, peel_first, problems, waits_of
 from steptrace.diag import SteptraceError
 from steptrace.diag.schedule import DeadlockError, OrderError
 from steptrace.ir import Loop, Op, Program
@@ -46,9 +47,7 @@ def runs_to_the_end(program: Program, reference: Program, counts: tuple[int, ...
     heads = dict.fromkeys(lanes, 0)
     while True:
         ready = [
-            lane
-            for lane, run in lanes.items()
-            if heads[lane] < len(run) and needs.get(run[heads[lane]], set()) <= done
+            lane for lane, run in lanes.items() if heads[lane] < len(run) and needs.get(run[heads[lane]], set()) <= done
         ]
         if not ready:
             return all(heads[lane] == len(run) for lane, run in lanes.items())
@@ -94,7 +93,7 @@ def waited(program: Program, reference: Program, facts: Facts) -> list[tuple[Eve
     blocking = {inst: not facts.asynchronous(op) for inst, op in facts.run}
     arcs: list[tuple[Event, Event]] = []
     for run in lanes.values():
-        for one, other in zip(run, run[1:], strict=False):
+        for one, other in pairwise(run):
             arcs.append(((one, "done" if blocking[one] else "issue"), (other, "issue")))
     shifts = {op.id: op.shift for op in program.ops()}
     spots = {}
