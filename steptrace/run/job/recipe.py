@@ -18,6 +18,7 @@ class Recipe:
       longest_prompt: questions of more tokens are left out.
       longest_answer: as are those whose right answer has more.
       dim, layers, heads: sizes of the decoder.
+      rope_theta: base of the rotary wavelengths; short sequences want a small one, or most bands stand still.
       warmup_steps: supervised updates before RL, a fixed number.
       warmup_batch: questions of each.
       warmup_learning_rate: its peak, after a tenth of the steps; it falls to a tenth at the end.
@@ -30,6 +31,8 @@ class Recipe:
       weight_decay: of AdamW, in the warm-up too.
       clip_norm: largest norm of a gradient, in the warm-up too.
       clip_low, clip_high, kl_coef, entropy_coef, aggregation: see `GrpoLoss`.
+      reward: ``"exact"``, 1 for a right answer and 0 for any other; or ``"score"``, what the dataset gives, which may
+        be a part for a wrong one.
       temperature: of sampling, and so of every log-prob.
       micro_batch_tokens: about how many tokens a micro-batch holds, padding included.
       sequences_per_row: how many of the longest sequences fit a row.
@@ -42,6 +45,7 @@ class Recipe:
     dim: int = 64
     layers: int = 2
     heads: int = 4
+    rope_theta: float = 10_000.0
     warmup_steps: int = 80
     warmup_batch: int = 128
     warmup_learning_rate: float = 3e-3
@@ -58,6 +62,7 @@ class Recipe:
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
     aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
+    reward: Literal["exact", "score"] = "exact"
     temperature: float = 1.0
     micro_batch_tokens: int = 1500
     sequences_per_row: int = 2

@@ -49,6 +49,7 @@ class Setup:
             recipe.layers,
             recipe.heads,
             max_length=self.bucket + self.max_new_tokens,
+            rope_theta=recipe.rope_theta,
         )
         return Decoder(sizes, seed=seed_of("model", seed) % 2**31)
 

@@ -1,0 +1,66 @@
+import json
+import sys
+
+import pytest
+
+from steptrace.diag.job import TrackerMissingError
+from steptrace.run.job.trackers import JsonLines, TensorBoard, read_records
+
+
+def steps_in(path):
+    return [record["step"] for record in read_records(path)]
+
+
+def test_each_step_is_a_line_with_its_pace(tmp_path):
+    tracker = JsonLines(tmp_path / "metrics.jsonl")
+    tracker.log(0, {"step": 0.0, "reward": 0.25, "completion_tokens": 100.0})
+    tracker.log(1, {"step": 1.0, "reward": 0.5})
+    tracker.close()
+    first, second = (json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (first["reward"], second["reward"]) == (0.25, 0.5)
+    assert first["tokens_per_s"] > 0
+    assert second["tokens_per_s"] == 0
+    assert second["seconds"] >= first["seconds"]
+
+
+def test_rewind_drops_what_was_logged_from_the_step_on_and_adds_its_record(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    tracker = JsonLines(path)
+    for step in range(5):
+        tracker.log(step, {"step": float(step), "reward": step / 10})
+    JsonLines(path).rewind(3, {"reward": 9.0})
+    assert steps_in(path) == [0, 1, 2, 3]
+    assert read_records(path)[-1] == {"reward": 9.0, "step": 3.0}
+    JsonLines(path).rewind(1, None)
+    assert steps_in(path) == [0]
+
+
+def test_a_line_that_was_cut_short_is_no_record(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0.0}\n{"step": 1.0, "rew')
+    assert steps_in(path) == [0]
+    JsonLines(path).rewind(2, {"reward": 1.0})
+    assert steps_in(path) == [0, 2]
+
+
+def test_no_file_holds_no_records(tmp_path):
+    assert read_records(tmp_path / "metrics.jsonl") == []
+
+
+def test_tensorboard_events_are_written_and_voided_from_the_step_on(tmp_path):
+    pytest.importorskip("tensorboardX")
+    tracker = TensorBoard(tmp_path / "events")
+    tracker.rewind(2, None)
+    tracker.log(2, {"step": 2.0, "reward": 0.5})
+    tracker.close()
+    (file,) = (tmp_path / "events").iterdir()
+    content = file.read_bytes()
+    assert b"reward" in content
+    assert b"step" not in content.replace(b"global_step", b"")
+
+
+def test_tensorboard_names_its_extra_when_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(TrackerMissingError) as caught:
+        TensorBoard(tmp_path)
+    assert "steptrace[tensorboard]" in caught.value.help
