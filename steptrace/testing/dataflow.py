@@ -1,0 +1,244 @@
+"""What the source computes: who reads whose writes, which of it can be seen, and so which orders matter.
+
+A run of the source is a list of instances. Each live instance, one whose work reaches something that can be seen, has
+reads: a cell and the instance that wrote it. Work is uninterpreted: an instance given other inputs gives other
+results. So an order of the same instances is equal if and only if each live instance reads what it reads in the source.
+
+What can be seen: channels; the order in which a queue is filled and emptied; and at the end of the run whatever
+an op of a later step, or one after the last step, could read: a resource that some op reads, a cell ``R[k]`` that a
+step after the last one reads, a carried value. A write that is overwritten before anything reads it is dead, and so is
+one to a resource that no op reads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from steptrace.ir.predicate import flags_of
+from steptrace.ir.resource import ResourceKind
+from steptrace.testing.facts import END, START, Facts, FlagKey, Lifetime, LiveRead, bits
+from steptrace.testing.touches import Cell, named_cell
+from steptrace.testing.unrolled import Key
+
+if TYPE_CHECKING:
+    from steptrace.testing.runs import Run
+
+
+class Trace:
+    """The source under one setting: goes through its instances in order, then marks what can be seen."""
+
+    def __init__(self, run: Run, flags: frozenset[FlagKey]) -> None:
+        self.run, self.flags = run, flags
+        self.ran = sum(1 << at for at, key in enumerate(run.keys) if run.runs(key, flags))
+        self.last: dict[Cell, int] = {}
+        self.writers: dict[Cell, list[int]] = defaultdict(list)
+        self.reads: list[list[tuple[Cell, int, bool]]] = [[] for _ in run.keys]
+        self.data: list[set[int]] = [set() for _ in run.keys]
+        self.conditions: list[set[int]] = [set() for _ in run.keys]
+        self.after = [0] * len(run.keys)
+        self.entries: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        self.polled: list[tuple[int, int]] = []
+        self.queues = {name: _Queue() for name in _queues(run, self.ran)}
+        for at, key in enumerate(run.keys):
+            self._visit(at, key)
+        self.ends = [(cell, self.last[cell]) for cell in sorted(self.last, key=repr) if self._is_seen(cell)]
+        self.live = 0
+        self.visible: set[str] = set()
+        self._mark([writer for _, writer in self.ends])
+        self._mark(push for queue in self.queues.values() for push in queue.pushes[len(queue.pops) :])
+        self.carried = list(self._carried())
+        self._mark(maker for _, maker in self.carried)
+
+    def _visit(self, at: int, key: Key) -> None:
+        place = self.run.source.sheet.places[key[0]]
+        ran = self.ran >> at & 1
+        for name in flags_of(place.op.when):
+            maker = self.run.maker(key, name, self.flags)
+            if maker is not None:
+                self.conditions[at].add(self.run.index[maker])
+        if not ran:
+            return
+        holds = not place.kind.polls or (place.op.results[-1].name, *key) in self.flags
+        for use in place.op.args if holds else ():
+            maker = self.run.maker(key, use.name, self.flags, use.step, use.micro)
+            if maker is None:
+                continue
+            self.data[at].add(self.run.index[maker])
+            if place.kind.polls:
+                self.polled.append((self.run.index[maker], at))
+        self._touch(at, key)
+
+    def _touch(self, at: int, key: Key) -> None:
+        read: dict[Cell, bool] = {}
+        written: dict[Cell, None] = {}
+        for touch in self.run.source.touches.by_op[key[0]]:
+            name, kind = touch.resource.name, touch.resource.kind
+            if name in self.queues:
+                self._queue(self.queues[name], at, touch.reads, touch.writes)
+                continue
+            for cell in self.run.universe.cells(named_cell(touch, key)):
+                if touch.reads or kind in (ResourceKind.CHANNEL, ResourceKind.FIFO):
+                    read[cell] = read.get(cell, False) or touch.awaits
+                if touch.writes:
+                    written[cell] = None
+                if touch.resource.capacity and kind is ResourceKind.CELL and cell[1] is not None:
+                    self.entries[name][cell[1]].append(at)
+        for cell, awaits in read.items():
+            writer = self.last.get(cell, START)
+            self.reads[at].append((cell, writer, awaits))
+            if writer != START:
+                self.data[at].add(writer)
+        for cell in written:
+            self.last[cell] = at
+            self.writers[cell].append(at)
+
+    def _queue(self, queue: _Queue, at: int, reads: bool, writes: bool) -> None:
+        """Pushes are in order, pops are in order, each pop follows its push; a look follows and precedes all."""
+        same = queue.pops if reads else queue.pushes
+        if not writes:
+            self.data[at] |= set(queue.pushes)
+            queue.looks.append(at)
+            queue.looked.append((at, queue.pushes[-1:] + queue.pops[-1:]))
+            return
+        if same:
+            self.after[at] |= 1 << same[-1]
+        queue.seen.append((at, tuple(queue.looks)))
+        if reads:
+            push = queue.pushes[len(queue.pops)]
+            self.after[at] |= 1 << push
+            self.data[at].add(push)
+        same.append(at)
+
+    def _carried(self) -> Iterator[tuple[str, int]]:
+        """Who makes the values that a later step would read."""
+        last = ("", len(self.run.counts) - 1, ())
+        for place in self.run.source.sheet.places.values():
+            for use in place.op.args:
+                if use.step < 0 and last[1] >= 0:
+                    maker = self.run.maker(last, use.name, self.flags, use.step + 1)
+                    if maker is not None:
+                        yield use.name, self.run.index[maker]
+
+    def _is_seen(self, cell: Cell) -> bool:
+        """Whether what stands in a cell at the end could be read later."""
+        touches = self.run.source.touches
+        kind = touches.resources[cell[0]].kind
+        if kind is ResourceKind.CHANNEL:
+            return True
+        steps = len(self.run.counts)
+        return any(
+            kind is not ResourceKind.CELL or index is None or cell[1] is None or cell[1] >= steps + index.step
+            for index in touches.read(cell[0])
+        )
+
+    def _mark(self, roots: Iterable[int]) -> None:
+        """Marks instances and all that they read from as live."""
+        pending = [at for at in roots if at >= 0]
+        while pending:
+            at = pending.pop()
+            if not self.live >> at & 1:
+                self.live |= 1 << at
+                pending += self.data[at]
+                pending += self.conditions[at]
+
+    def spread(self, ops: set[str]) -> None:
+        """Marks the conditions of instances that did not run, of ops that can be seen when they do."""
+        self.visible = set(ops)
+        for at, key in enumerate(self.run.keys):
+            if not self.ran >> at & 1 and key[0] in ops:
+                self._mark(self.conditions[at])
+
+    def facts(self) -> Facts:
+        """What every equal order must keep, once all that can be seen is marked."""
+        run = self.run
+        after = list(self.after)
+        reads: list[LiveRead] = [LiveRead(END, cell, writer, 0) for cell, writer in self.ends]
+        for at, key in enumerate(run.keys):
+            if self.live >> at & 1:
+                reads += [
+                    LiveRead(at, cell, w, self._done(at, cell) if wait else 0) for cell, w, wait in self.reads[at]
+                ]
+                after[at] |= sum(1 << maker for maker in self.data[at] | self.conditions[at])
+                after[at] |= self._existing(at)
+            elif not self.ran >> at & 1 and key[0] in self.visible:
+                after[at] |= sum(1 << maker for maker in self.conditions[at])
+        for queue in self.queues.values():
+            queue.constrain(after, self.live)
+        self._queue_capacities(after)
+        return Facts(
+            self.flags,
+            self.ran,
+            self.live,
+            tuple(mask & ~(1 << at) for at, mask in enumerate(after)),
+            tuple(reads),
+            {cell: tuple(writers) for cell, writers in self.writers.items()},
+            tuple(self.polled),
+            tuple(self._lifetimes()),
+            frozenset(self.visible),
+            tuple(self.queues),
+            tuple(self.carried),
+        )
+
+    def _done(self, at: int, cell: Cell) -> int:
+        """The instances whose work is to be finished: all that wrote the cell before, and return early."""
+        return self.run.slow & sum(1 << writer for writer in self.writers.get(cell, ()) if writer < at)
+
+    def _existing(self, at: int) -> int:
+        """Who must have found out that the step exists before a live instance runs."""
+        return sum(1 << finder for finder in self.run.finders(at) if self.ran >> finder & 1)
+
+    def _lifetimes(self) -> Iterator[tuple[int, tuple[Lifetime, ...]]]:
+        for name, steps in self.entries.items():
+            lives = []
+            for step in sorted(steps):
+                writers = self.writers.get((name, step, None), [])
+                first = next((at for at in steps[step] if at in writers), None)
+                if first is not None:
+                    lives.append(Lifetime(first, sum(1 << at for at in dict.fromkeys(steps[step]))))
+            yield self.run.source.touches.resources[name].capacity, tuple(lives)
+
+    def _queue_capacities(self, after: list[int]) -> None:
+        for name, queue in self.queues.items():
+            capacity = self.run.source.touches.resources[name].capacity
+            if capacity:
+                for pop, push in zip(queue.pops, queue.pushes[capacity:], strict=False):
+                    after[push] |= 1 << pop
+
+
+class _Queue:
+    """The pushes and pops of a queue in the source, and who only looked."""
+
+    def __init__(self) -> None:
+        self.pushes: list[int] = []
+        self.pops: list[int] = []
+        self.looks: list[int] = []
+        self.looked: list[tuple[int, list[int]]] = []
+        self.seen: list[tuple[int, tuple[int, ...]]] = []
+
+    def constrain(self, after: list[int], live: int) -> None:
+        """Orders live looks between what they saw and what came later."""
+        for look, before in self.looked:
+            if live >> look & 1:
+                after[look] |= sum(1 << at for at in before)
+        for at, looks in self.seen:
+            after[at] |= sum(1 << look for look in looks if live >> look & 1)
+
+
+def _queues(run: Run, ran: int) -> Iterator[str]:
+    """The fifos that the run uses as queues: named exactly, and never found empty."""
+    for name, resource in run.source.touches.resources.items():
+        if resource.kind is not ResourceKind.FIFO:
+            continue
+        length, proper = 0, True
+        for at in bits(ran):
+            for touch in run.source.touches.by_op[run.keys[at][0]]:
+                if touch.resource.name != name:
+                    continue
+                proper = proper and touch.exact
+                if touch.writes:
+                    length += -1 if touch.reads else 1
+                    proper = proper and length >= 0
+        if proper:
+            yield name
