@@ -75,9 +75,7 @@ def check_failures(plain: Suppressed, schedule: Run, order: tuple[int, ...]) -> 
             failed = carriers.of[(missed & -missed).bit_length() - 1]
             return _finding(schedule, position, failed, source)
         for late, needers in carriers.late:
-            if known[position] & carriers.bits[late] == 0 and any(
-                before[numbers[identity]] >> at & 1 for at in needers
-            ):
+            if before[numbers[identity]] & needers and not known[position] & carriers.bits[late]:
                 return _finding(schedule, position, late, source)
     return None
 
@@ -89,14 +87,14 @@ class _Carriers:
       bits: for each instance of the schedule, the bits of those of the source that it fails for, or its own.
       of: by the bit of an instance of the source, the instance of the schedule that carries it.
       carried: all bits that are carried.
-      late: instances of late parts, each with the bits of those of the source that need what it gives.
+      late: instances of late parts, each with the bits of those of the source that first need what it gives.
     """
 
     def __init__(self, size: int) -> None:
         self.bits = [0] * size
         self.of: dict[int, int] = {}
         self.carried = 0
-        self.late: list[tuple[int, tuple[int, ...]]] = []
+        self.late: list[tuple[int, int]] = []
 
     def carry(self, position: int, bit: int) -> None:
         """An instance of the schedule carries one of the source."""
@@ -111,7 +109,7 @@ class _Carriers:
 def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carriers:
     found = _Carriers(len(schedule.lanes.instances))
     may_lag = source.pair.source.program.contract.saves == "may_fail_late"
-    extra = len(numbers)
+    extra, late = len(numbers), list[int]()
     for position in schedule.reference:
         site, identity = schedule.sites[position], schedule.identities[position]
         if identity is None or identity not in numbers or site.part == "stage":
@@ -120,9 +118,10 @@ def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carr
             found.bits[position] |= 1 << extra
             extra += 1
             if site.kind.may_fail:
-                found.late.append((position, _needers(schedule, position, numbers)))
+                late.append(position)
         elif site.part != "write" or not may_lag:
             found.carry(position, numbers[identity])
+    found.late += _needers(schedule, late, numbers).items()
     for one, at in numbers.items():
         site = source.side.sites[one.site]
         if site.op.kind == "update" and at not in found.of:
@@ -132,17 +131,19 @@ def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carr
     return found
 
 
-def _needers(run: Run, position: int, numbers: dict[Instance, int]) -> tuple[int, ...]:
-    """The instances of the source for which a late part fails: the first that need what it gives."""
-    found: list[int] = []
-    for later, needs in enumerate(run.needs):
-        if any(before == position and bond is not Bond.ORDER for before, bond in needs):
-            site, identity = run.sites[later], run.identities[later]
-            if site.part in LATE:
-                found += _needers(run, later, numbers)
-            elif identity in numbers:
-                found.append(numbers[identity])
-    return tuple(found)
+def _needers(run: Run, late: list[int], numbers: dict[Instance, int]) -> dict[int, int]:
+    """For each late part the bits of what it fails for: the first instances of the source that need what it gives."""
+    among, found = set(late), dict.fromkeys(late, 0)
+    for later in reversed(run.reference):
+        identity = run.identities[later]
+        for before, bond in run.needs[later]:
+            if before not in among or bond is Bond.ORDER:
+                continue
+            if later in among:
+                found[before] |= found[later]
+            elif identity is not None and identity in numbers:
+                found[before] |= 1 << numbers[identity]
+    return found
 
 
 def _untrained(run: Run, identity: Instance) -> bool:

@@ -67,6 +67,14 @@ def test_an_update_held_back_for_ever() -> None:
     assert str(finding.setting) == "1 steps of 1 micro-batches"
 
 
+def test_nothing_of_a_step_runs_before_it_is_known_to_exist() -> None:
+    """The data may end before any step: only what stands before the take in the source may have run by then."""
+    ahead = edited(source(), "commit", lambda op: replace(op, shift=1))
+    assert found(ahead, source(), "coverage").message == "commit@0 runs before take@0 can know whether step 0 exists"
+    begun = edited(source(), "on_step_begin", lambda op: replace(op, shift=1))
+    assert validate(begun, source(), layers=("coverage",)).ok
+
+
 def test_a_failure_names_what_stays() -> None:
     finding = found(saving_late(source()), source(), "failure")
     assert texts(finding)[:3] == [

@@ -31,7 +31,7 @@ from steptrace.diag.validation import (
     OtherContractError,
     TranslationError,
 )
-from steptrace.ir import Loop, Op, Program
+from steptrace.ir import Loop, Op, OpKind, Program
 
 FEW = Budget(runs=100)
 
@@ -76,6 +76,15 @@ def reference_before_sync() -> Program:
     return placed(program, "ref_logps.first", before="sync_weights")
 
 
+def keeping() -> Program:
+    """A step that keeps its parameters by an op of the user that cannot fail."""
+    kind = OpKind("keep", reads=("params",), writes=("checkpoints",), may_fail=False, user=True)
+    program = replace(source(), kinds=(kind,))
+    whole = body(program)["save_checkpoint"]
+    program = replace(program, body=tuple(Op("keep", "keep") if node is whole else node for node in program.body))
+    return placed(program, "keep", after="update")
+
+
 ONLY: list[tuple[str, Callable[[], tuple[Program, Program]], set[str], type[Exception]]] = [
     (
         "a release lost in the last step",
@@ -106,6 +115,12 @@ ONLY: list[tuple[str, Callable[[], tuple[Program, Program]], set[str], type[Exce
     (
         "a step that saves before its update",
         lambda: (placed(source(), "save_checkpoint", before="update"),) * 2,
+        {"crash"},
+        CrashCutError,
+    ),
+    (
+        "a checkpoint that the commit does not wait for, and that cannot fail",
+        lambda: (edited(keeping(), "keep", lambda op: replace(op, lane="io")), keeping()),
         {"crash"},
         CrashCutError,
     ),
