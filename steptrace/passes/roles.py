@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from steptrace.check.laws import LAWS
-from steptrace.check.units import is_stream
+from steptrace.check.units import is_stream, units_of
 from steptrace.ir.builtin import kinds_of
 from steptrace.ir.effects import effects_of
 from steptrace.ir.kind import OpKind
@@ -83,6 +83,24 @@ def training_loop(program: Program) -> Loop:
         return node
     where = f"inside loop `{node.id}`, which is moved as a whole" if isinstance(node, Loop) else "in no loop"
     raise declined(f"the step trains {where}, so it has no first micro-batch that could be moved", loc=node.loc)
+
+
+def trained_units(reference: Program, fed: Iterable[Op]) -> tuple[str, ...]:
+    """The ops of a step from its training on, by id, those aside that stand for the same source ops as ``fed``."""
+    node, origins = training_node(reference), {origin_of(op) for op in fed}
+    units = units_of(reference)
+    inside = [op.id for op in node.body] if isinstance(node, Loop) and is_stream(node) else [node.id]
+    first = min(units[id].index for id in inside)
+    return tuple(
+        unit.id
+        for unit in units
+        if unit.index >= first and not (isinstance(unit.node, Op) and origin_of(unit.node) in origins)
+    )
+
+
+def origin_of(op: Op) -> str:
+    """The id of the source op that an op stands for."""
+    return op.origin.op if op.origin else op.id
 
 
 def first_calls(program: Program) -> tuple[Op, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from steptrace.check.units import units_of
 from steptrace.check.values import makers_of
+from steptrace.diag.motion import PassDeclinedError
 from steptrace.ir.program import Op
 from steptrace.motion import Schedule, rotate, split
 from steptrace.passes.base import declined
-from steptrace.passes.roles import first_calls, training_loop
+from steptrace.passes.roles import feeding, first_calls, trained_units, training_loop, used_by
+from steptrace.passes.room import chains_to, no_room
 
 
 def check_packed_ahead(schedule: Schedule) -> Op:
@@ -29,9 +31,20 @@ def check_packed_ahead(schedule: Schedule) -> Op:
         for maker in makers.get(use.name, ()):
             made = maker.node
             if isinstance(made, Op) and made.shift < 1:
-                message = f"`{made.id}` makes the first micro-batch in its own step, so nothing could be shipped ahead"
-                raise declined(message, loc=made.loc, help="put `take-ahead` before this pass")
+                raise _not_ahead(schedule, made, calls[0])
     return calls[0]
+
+
+def _not_ahead(schedule: Schedule, made: Op, call: Op) -> PassDeclinedError:
+    """Why the first micro-batch is not packed ahead: what makes it waits for the step before, or nobody asked for it."""
+    reference = schedule.reference
+    fed = feeding(reference.body, used_by((call,)))
+    sources = trained_units(reference, fed)
+    if made.id in chains_to(reference, sources, 1):
+        what = "the first micro-batch cannot be shipped ahead"
+        return no_room(reference, what, made.id, sources, [op.id for op in fed], 1)
+    message = f"`{made.id}` makes the first micro-batch in its own step, so nothing could be shipped ahead"
+    return declined(message, loc=made.loc, help="put `take-ahead` before this pass")
 
 
 def staged(schedule: Schedule, call: Op, above: str) -> Schedule:

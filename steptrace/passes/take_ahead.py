@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from steptrace.check.units import is_stream, units_of
+from steptrace.check.units import is_stream
 from steptrace.ir.program import Loop, Node, Op, Program, ops_of
 from steptrace.ir.verify.runs import Role
 from steptrace.motion import Schedule, move_to_lane, peel, rename, rotate
@@ -14,7 +14,9 @@ from steptrace.passes.roles import (
     cells_written,
     feeding,
     first_calls,
+    origin_of,
     pushes_and_pops,
+    trained_units,
     training_node,
     used_by,
     with_role,
@@ -69,7 +71,7 @@ class TakeAhead:
         ahead = next((op for op in takes if op.shift), None)
         if ahead is not None:
             raise declined(f"`{ahead.id}` runs ahead already", loc=ahead.loc)
-        sources = _trained(schedule.reference, fed)
+        sources = trained_units(schedule.reference, fed)
         held = chains_to(schedule.reference, sources, self.depth)
         for op in takes:
             if op.id in held:
@@ -78,32 +80,12 @@ class TakeAhead:
         return tuple(op for op in fed if op.id not in held and not op.shift)
 
 
-def origin_of(op: Op) -> str:
-    """The id of the source op that an op stands for."""
-    return op.origin.op if op.origin else op.id
-
-
 def _fed(program: Program) -> tuple[Op, ...]:
     """The ops directly in the step that feed its training, and those that put on the queue what they take."""
     targets: tuple[Node, ...] = (*first_calls(program), training_node(program))
     fed = feeding(program.body, used_by(targets))
     pushes, _ = pushes_and_pops(program)
     return tuple(op for op in program.body if isinstance(op, Op) and (op in fed or op in pushes))
-
-
-def _trained(reference: Program, fed: tuple[Op, ...]) -> tuple[str, ...]:
-    """The units of a step from its training on, those aside that only feed it."""
-    node, origins = training_node(reference), {origin_of(op) for op in fed}
-    first = min(units_of(reference)[id].index for id in _unit_ids(node))
-    return tuple(
-        unit.id
-        for unit in units_of(reference)
-        if unit.index >= first and not (isinstance(unit.node, Op) and origin_of(unit.node) in origins)
-    )
-
-
-def _unit_ids(node: Node) -> tuple[str, ...]:
-    return tuple(op.id for op in node.body) if isinstance(node, Loop) and is_stream(node) else (node.id,)
 
 
 def _stream(program: Program, loop: str, origins: set[str]) -> tuple[str, ...]:
