@@ -46,7 +46,7 @@ def fuse(schedule: Schedule, op: str, *, law: str) -> Moved:
     parts = _parts(schedule.program, op, law)
     whole = _whole(schedule, parts)
     program, reference = (_joined(one, parts, whole) for one in (schedule.program, schedule.reference))
-    claim = f"{in_words(tuple(part.id for part in parts))} are `{whole.id}` again"
+    claim = f"joined {in_words(tuple(part.id for part in parts))} to `{whole.id}` again"
     forwarding = {part.id: (whole.id,) for part in parts}
     return rewritten(schedule, program, reference, call, claim, forwarding=forwarding, at=op)
 

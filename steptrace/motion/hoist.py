@@ -33,4 +33,4 @@ def hoist(schedule: Schedule, ops: str | Iterable[str], *, above: str) -> Moved:
         if place_of(program, home, id) < place_of(program, home, above):
             raise PlaceError(f"`{id}` stands above `{above}` already", loc=node_of(program, id).loc, help="sink it")
     call = Call("hoist", (one_or_all(ids),), (("above", above),))
-    return moved(schedule, regrouped(program, home, ids, above), call, ids, f"{in_words(ids)} above `{above}`")
+    return moved(schedule, regrouped(program, home, ids, above), call, ids, f"moved {in_words(ids)} above `{above}`")

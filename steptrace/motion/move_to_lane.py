@@ -31,4 +31,4 @@ def move_to_lane(schedule: Schedule, ops: str | Iterable[str], *, lane: str) -> 
         home_of(schedule.program, id)
     program = changed(schedule.program, ids, lambda op: replace(op, lane=lane))
     call = Call("move_to_lane", (one_or_all(ids),), (("lane", lane),))
-    return moved(schedule, program, call, ids, f"{in_words(ids)} on lane `{lane}`")
+    return moved(schedule, program, call, ids, f"lane `{lane}` issues {in_words(ids)}")

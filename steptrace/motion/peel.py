@@ -30,5 +30,5 @@ def peel(schedule: Schedule, loop: str) -> Moved:
     inside = ops_of(node.body if isinstance(node, Loop) else ())
     first = {op.origin: op.id for op in program.body if isinstance(op, Op) and op.micro == 0}
     forwarding = {op.id: (first[op.origin], op.id) for op in inside}
-    claim = f"the first micro-batch of `{loop}` before it"
+    claim = f"took the first micro-batch out of loop `{loop}`, to stand in front of it"
     return rewritten(schedule, program, reference, Call("peel", (loop,)), claim, forwarding=forwarding, at=loop)

@@ -40,7 +40,7 @@ def rename(schedule: Schedule, resource: str, *, capacity: int) -> Moved:
     if capacity < 1:
         raise MotionArgumentError(f"`{resource}` holds at least 1, not {capacity}")
     program, reference = (_sized(one, resource, capacity) for one in (schedule.program, schedule.reference))
-    claim = f"`{resource}` holds {capacity} at a time"
+    claim = f"`{resource}` has room for {capacity} at a time"
     call = Call("rename", (resource,), (("capacity", capacity),))
     return rewritten(schedule, program, reference, call, claim, how="slack")
 

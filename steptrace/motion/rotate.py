@@ -40,7 +40,7 @@ def rotate(schedule: Schedule, ops: str | Iterable[str], *, ahead: int = 1, abov
     placed = regrouped(shifted, home, ids, above or None)
     options: tuple[tuple[str, Argument], ...] = (("ahead", ahead), *((("above", above),) if above else ()))
     unit = ("micro-batch" if home else "step") + ("" if abs(ahead) == 1 else "es" if home else "s")
-    claim = f"{in_words(ids)} {ahead} {unit} ahead" + (f", above `{above}`" if above else "")
+    claim = f"run {in_words(ids)} {ahead} {unit} ahead" + (f", above `{above}`" if above else "")
     return moved(schedule, placed, Call("rotate", (one_or_all(ids),), options), ids, claim)
 
 

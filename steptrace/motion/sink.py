@@ -34,4 +34,4 @@ def sink(schedule: Schedule, ops: str | Iterable[str], *, below: str) -> Moved:
             raise PlaceError(f"`{id}` stands below `{below}` already", loc=node_of(program, id).loc, help="hoist it")
     call = Call("sink", (one_or_all(ids),), (("below", below),))
     target = following(program, home, ids, below)
-    return moved(schedule, regrouped(program, home, ids, target), call, ids, f"{in_words(ids)} below `{below}`")
+    return moved(schedule, regrouped(program, home, ids, target), call, ids, f"moved {in_words(ids)} below `{below}`")

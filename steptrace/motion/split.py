@@ -32,7 +32,7 @@ def split(schedule: Schedule, op: str, *, law: str) -> Moved:
     """
     program, reference = apply_law(schedule.program, op, law), apply_law(schedule.reference, op, law)
     became = parts_of(schedule.program, program, op)
-    claim = f"`{op}` is {in_words(became)}"
+    claim = f"split `{op}` into {in_words(became)}" if len(became) > 1 else f"`{op}` is now {in_words(became)}"
     class_: MotionClass = "recompiled" if LAWS[law].recompiled else "order"
     call = Call("split", (op,), (("law", law),))
     return rewritten(schedule, program, reference, call, claim, class_=class_, forwarding={op: became}, at=op)

@@ -18,7 +18,8 @@ Lines before the first ``---`` say in words what the case shows. Sections:
 - ``pipeline``: passes to apply.
 - ``edit``: what to change in the text of the schedule (``steptrace.testing.edits``).
 - ``out``, ``out nest``, ``out grid``: the schedule, in that view.
-- ``equal``: the schedule is proved equal to its source. ``against`` names another source than ``in``.
+- ``equal``: the schedule is proved equal to its source; ``equal slow`` marks the test as slow. ``against`` names another
+  source than ``in``.
 - ``remarks``: what the passes say they did and left.
 - ``error CODE``: what is refused: the text, the pipeline (or what a pass of it left, with that code), or the schedule
   when it is checked against its source. With a text below, that text exactly.
@@ -122,6 +123,8 @@ def _check(case: Case) -> None:
             raise CaseError(f"{where}: section `{section.name}` stands there twice")
         if section.name == "out" and section.argument not in ("", *VIEWS):
             raise CaseError(f"{where}: there is no view `{section.argument}`; there are {', '.join(VIEWS)}")
+        if section.name == "equal" and section.argument not in ("", "slow"):
+            raise CaseError(f"{where}: `equal` stands by itself, or with `slow` for a test that takes seconds")
         if section.name == "error" and not re.fullmatch(r"ST\d\d\d", section.argument):
             raise CaseError(f"{where}: an error is expected by its code: --- error ST204")
     if "in" not in names:

@@ -13,6 +13,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CaseFile |
     return CaseFile.from_parent(parent, path=file_path) if file_path.suffix == ".case" else None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the marker known that ``equal slow`` puts on a case."""
+    config.addinivalue_line("markers", "slow: takes more than a few seconds")
+
+
 def pytest_report_header() -> str:
     """Says that expected texts are being rewritten, when they are."""
     from steptrace.testing.expected import UpdateInCiError, updating
@@ -28,7 +33,10 @@ class CaseFile(pytest.File):
 
     def collect(self) -> Iterator[CaseItem]:
         """The test."""
-        yield CaseItem.from_parent(self, name=self.path.stem)
+        item = CaseItem.from_parent(self, name=self.path.stem)
+        if "\n--- equal slow\n" in self.path.read_text(encoding="utf-8"):
+            item.add_marker(pytest.mark.slow)
+        yield item
 
 
 class CaseItem(pytest.Item):
