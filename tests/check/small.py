@@ -181,7 +181,25 @@ class Facts:
                 if conflict or self._hands_over(a, earlier, b, later):
                     event = "issue" if self.asynchronous(earlier) and not awaited else "done"
                     found.append((a, b, event))
-        return found + self._matched()
+        return found + self._matched() + self._released()
+
+    def _released(self) -> list[tuple[Inst, Inst, str]]:
+        """With a capacity of c: whoever touches cell j comes before whoever writes cell j + c."""
+        found = []
+        for resource in self.reference.resources:
+            if resource.kind is not ResourceKind.CELL or not resource.capacity:
+                continue
+            touched = [
+                (inst, op, touch[1], touch[2])
+                for inst, op in self.run
+                for touch in self._touches(inst, op)
+                if touch[0] == resource.name and touch[1] is not None
+            ]
+            for a, op, cell, _ in touched:
+                for b, _, other, writes in touched:
+                    if writes and other == cell + resource.capacity:
+                        found.append((a, b, "issue" if self.asynchronous(op) else "done"))
+        return found
 
     def _conflict(self, a: Inst, earlier: Op, b: Inst, later: Op) -> tuple[bool, bool]:
         found = awaited = False

@@ -79,6 +79,15 @@ def test_several_lanes_lock_up_exactly_when_the_graph_says_so(seed: int) -> None
     assert accepted(program, reference) == runs_to_the_end(program, reference, (4,) * 8)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 3))
+def test_capacities(seed: int, capacity: int) -> None:
+    reference, program = given_pair(seed, LANES)
+    resources = tuple(replace(r, capacity=capacity) if r.name == "r" else r for r in reference.resources)
+    reference, program = replace(reference, resources=resources), replace(program, resources=resources)
+    assert accepted(program, reference) == runs_to_the_end(program, reference, (3,) * 8)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(((0, 3, 1, 0, 2, 3), (2, 0, 0, 0, 0, 1), (5, 0, 5))))
 def test_what_is_accepted_runs_for_unequal_counts(seed: int, counts: tuple[int, ...]) -> None:
