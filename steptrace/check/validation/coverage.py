@@ -10,7 +10,7 @@ from collections import Counter
 
 from steptrace.check.validation.finding import Finding, Spot
 from steptrace.check.validation.instances import Instance, where
-from steptrace.check.validation.parts import WHOLES
+from steptrace.check.validation.parts import WHOLE, WHOLES
 from steptrace.check.validation.runs import Bond, Run
 from steptrace.check.validation.sides import Site
 from steptrace.diag.validation import CoverageError
@@ -57,6 +57,8 @@ def _counted(source: Run, schedule: Run) -> Finding | None:
 
 
 def _complete(run: Run, found: list[int]) -> bool:
+    if len(found) == 1:
+        return run.sites[found[0]].part == WHOLE
     counted = Counter(run.sites[position].part for position in found)
     return frozenset(counted) in WHOLES and set(counted.values()) == {1}
 

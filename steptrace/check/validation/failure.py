@@ -21,9 +21,8 @@ from steptrace.check.validation.coverage import carrier
 from steptrace.check.validation.finding import Finding, Spot
 from steptrace.check.validation.instances import Instance
 from steptrace.check.validation.machine import instance_text
-from steptrace.check.validation.parts import LATE
+from steptrace.check.validation.parts import LATE, LOOKS
 from steptrace.check.validation.runs import Bond, Run
-from steptrace.check.validation.sides import Site
 from steptrace.check.validation.visible import stays
 from steptrace.diag.validation import FailureOrderError
 
@@ -64,10 +63,9 @@ def check_failures(plain: Suppressed, schedule: Run, order: tuple[int, ...]) -> 
     source, numbers, before, failing = plain.run, plain.numbers, plain.before, plain.failing
     carriers = _carriers(source, schedule, numbers)
     known = _finished(schedule, order, carriers.bits)
-    stay = [_stays(site) for site in schedule.side.sites]
     for position in order:
         site, identity = schedule.sites[position], schedule.identities[position]
-        if identity is None or identity not in numbers or not stay[site.number] or _untrained(schedule, identity):
+        if identity is None or identity not in numbers or not site.stays or _untrained(schedule, identity):
             continue
         needed = before[numbers[identity]] & ~(1 << numbers[identity])
         missed = needed & failing & carriers.carried & ~known[position]
@@ -112,7 +110,7 @@ def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carr
     extra, late = len(numbers), list[int]()
     for position in schedule.reference:
         site, identity = schedule.sites[position], schedule.identities[position]
-        if identity is None or identity not in numbers or site.part == "stage":
+        if identity is None or identity not in numbers or site.part in LOOKS:
             continue
         if site.part in LATE:
             found.bits[position] |= 1 << extra
@@ -150,11 +148,6 @@ def _untrained(run: Run, identity: Instance) -> bool:
     """Whether an instance is an update of a step that trains nothing, and so does nothing."""
     counts, kind = run.setting.counts, run.pair.source.sites[identity.site].op.kind
     return kind == "update" and counts[identity.step] == 0
-
-
-def _stays(site: Site) -> bool:
-    """Whether an op has effects that stay when the run ends."""
-    return any(touch.writes and stays(touch.leaf) for touch in site.touches)
 
 
 def _finished(run: Run, line: tuple[int, ...], bits: list[int]) -> list[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from steptrace.check.validation.sides import Pair, Side, flag_names, side_of
+from steptrace.check.validation.sides import Pair, Side, ValueKey, flag_names, side_of, use_of
 from steptrace.ir import (
     ALWAYS,
     Always,
@@ -179,7 +179,7 @@ class _Enumeration:
 
     def _look(self, lane: str, use: Use, step: int, path: tuple[int, ...]) -> None:
         """What a lane looks at before it runs on."""
-        self.pending.setdefault(lane, []).append(value_key(self.side, use, Instance(-1, step, path)))
+        self.pending.setdefault(lane, []).append(value_key(use_of(self.side.makers, use), Instance(-1, step, path)))
 
     def _nodes(self, nodes: tuple[Node, ...], step: int, path: tuple[int, ...]) -> None:
         for node in nodes:
@@ -272,13 +272,15 @@ def free_flags(pair: Pair, counts: tuple[int, ...]) -> tuple[FlagKey, ...]:
     return tuple(sorted(found, key=lambda flag: (flag[3], flag[4], flag[:3])))
 
 
-def value_key(side: Side, use: Use, one: Instance) -> tuple[object, ...]:
-    """The key of the value that an instance uses: what made it, in which step and with which counters."""
-    maker = side.makers.get(use.name)
-    if maker is None:
-        return (use.name,)
-    site, position = maker
-    path = one.path[: site.depth]
-    if use.micro and path:
-        path = (*path[:-1], path[-1] + use.micro)
-    return (*site.value(position), one.step + use.step, path)
+def value_key(use: tuple[ValueKey, int, int, int], one: Instance) -> tuple[object, ...]:
+    """The key of the value that an instance uses: what made it, in which step and with which counters.
+
+    Args:
+      use: the operand, as in ``Side.uses``.
+      one: the instance.
+    """
+    maker, depth, step, micro = use
+    path = one.path[:depth]
+    if micro and path:
+        path = (*path[:-1], path[-1] + micro)
+    return (*maker, one.step + step, path)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from steptrace.check.validation.instances import Instance, value_key, where
-from steptrace.check.validation.parts import RANK, SPLITS, WHOLE, before
+from steptrace.check.validation.parts import LOOKS, RANK, SPLITS, WHOLE, before
 from steptrace.check.validation.runs import Run, cell_of
 from steptrace.check.validation.sides import Pair, Site, Touch, plain_effects, touches_of
 from steptrace.check.validation.terms import Terms
@@ -90,7 +90,7 @@ class Acts:
 
     def _of_schedule(self, site: Site) -> Act | None:
         origin = self.pair.origins[site.number]
-        if origin is None or site.part == "stage":
+        if origin is None or site.part in LOOKS:
             return None
         if any(site.part in split for split in SPLITS):
             reads, writes = self._shape(origin)
@@ -144,8 +144,9 @@ class Machine:
     def _step(self, position: int) -> None:
         one = self.run.lanes.instances[position]
         site = self.run.side.sites[one.site]
-        if site.part == "stage":
-            self._stage(site, one)
+        if site.part in LOOKS:
+            if site.part == "stage":
+                self._stage(site, one)
             return
         act = self.acts[one.site]
         assert act is not None, "coverage looks for ops that the source does not have"
@@ -185,7 +186,8 @@ class Machine:
         return self.terms.number(("missing", earlier, site.part, identity)) if found is None else found
 
     def _operands(self, site: Site, one: Instance) -> tuple[int, ...]:
-        return tuple([self._value(value_key(self.run.side, use, one), use.name, use.step) for use in site.op.args])
+        uses = zip(self.run.side.uses[site.number], site.op.args, strict=True)
+        return tuple([self._value(value_key(known, one), use.name, use.step) for known, use in uses])
 
     def _value(self, key: tuple[object, ...], name: str, back: int) -> int:
         found = self.values.get(key)

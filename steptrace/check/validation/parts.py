@@ -14,6 +14,7 @@ PART_OF_KIND: Mapping[str, str] = MappingProxyType(
     {
         "stage_fwd_bwd": "stage",
         "fwd_bwd_staged": "staged",
+        "poll_packed": "poll",
         "start_metrics": "start",
         "fetch_metrics": "fetch",
         "snapshot_checkpoint": "snapshot",
@@ -25,16 +26,19 @@ PART_OF_KIND: Mapping[str, str] = MappingProxyType(
 )
 """The part that an op of a schedule row is; an op of any other row is a whole."""
 
+LOOKS = frozenset({"stage", "poll"})
+"""Parts that only look whether their operand is there, and give a flag that the source does not have."""
+
 SPLITS = (("start", "fetch"), ("snapshot", "write"), ("copy", "transfer", "apply"))
 """The parts that one law makes, in the order in which they run."""
 
 WHOLES = frozenset(
-    frozenset(parts) for parts in ((WHOLE,), ("stage", WHOLE), ("stage", "staged"), *(split for split in SPLITS))
+    frozenset(parts) for parts in ((WHOLE,), ("stage", WHOLE), ("stage", "staged"), ("poll", WHOLE), *SPLITS)
 )
 """The sets of parts that make one instance of a source op, each part once."""
 
 RANK: Mapping[str, int] = MappingProxyType(
-    {WHOLE: 1, "stage": 0, "staged": 1, **{part: at for split in SPLITS for at, part in enumerate(split)}}
+    {WHOLE: 1, "stage": 0, "poll": 0, "staged": 1, **{part: at for split in SPLITS for at, part in enumerate(split)}}
 )
 """The order of the parts of one instance in the reference."""
 

@@ -10,6 +10,7 @@ from steptrace.check.validation.crash import Resumable, check_crashes, resumable
 from steptrace.check.validation.failure import Suppressed, check_failures, suppressed
 from steptrace.check.validation.finding import Finding
 from steptrace.check.validation.instances import Setting, flag_text
+from steptrace.check.validation.parts import LOOKS
 from steptrace.check.validation.runs import Run, Stuck, line_of, run_of
 from steptrace.check.validation.sides import Pair, pair_of
 from steptrace.check.validation.translation import Comparison, stuck_finding
@@ -159,7 +160,7 @@ def _findings(pair: Pair, window: Window, layers: tuple[str, ...], tally: _Tally
     sources: dict[Setting, tuple[Run, Suppressed, Resumable]] = {}
     polled = {site.origin.op for site in pair.schedule.sites if site.kind.polls}
     for setting in window.runs:
-        plain = Setting(setting.counts, frozenset(f for f in setting.flags if f[1] != "stage"), setting.phase)
+        plain = Setting(setting.counts, frozenset(f for f in setting.flags if f[1] not in LOOKS), setting.phase)
         if plain not in sources:
             run = run_of(pair, pair.source, plain)
             line = line_of(run)
@@ -167,7 +168,7 @@ def _findings(pair: Pair, window: Window, layers: tuple[str, ...], tally: _Tally
             sources[plain] = (run, suppressed(run, line), resumable(run, line, roles))
         source, waits, disk = sources[plain]
         schedule = run_of(pair, pair.schedule, setting)
-        tally.asked |= {flag_text(flag) for flag in setting.flags if flag[0] in polled and flag[1] == "stage"}
+        tally.asked |= {flag_text(flag) for flag in setting.flags if flag[0] in polled and flag[1] in LOOKS}
         yield from _checked("coverage", layers, tally, check_coverage(source, schedule))
         order = line_of(schedule)
         if isinstance(order, Stuck):

@@ -202,9 +202,10 @@ class _Needs:
             else:
                 _touch(leaf, position, cell_of(touch, one), touch, needs)
         polls = site.kind.polls
-        if site.op.args and (not polls or self._held(site, one)):
-            for use in site.op.args:
-                maker = self.makers.get(value_key(self.side, use, one))
+        uses = self.side.uses[one.site]
+        if uses and (not polls or self._held(site, one)):
+            for use in uses:
+                maker = self.makers.get(value_key(use, one))
                 if maker is not None:
                     _add(needs, maker, Bond.DATA)
         if not polls and one.step in self.takers and site.region == "step":

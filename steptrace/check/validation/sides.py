@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias
 
-from steptrace.check.validation.parts import SPLITS, WHOLE, part_of
+from steptrace.check.validation.parts import LOOKS, SPLITS, WHOLE, part_of
+from steptrace.check.validation.visible import stays
 from steptrace.diag.validation import NotASourceError, OtherContractError
 from steptrace.ir import (
     ANY,
@@ -23,6 +24,7 @@ from steptrace.ir import (
     Origin,
     Program,
     ResourceKind,
+    Use,
     effects_of,
     kinds_of,
 )
@@ -32,7 +34,7 @@ from steptrace.ir.resource import overlaps
 Region: TypeAlias = Literal["before", "step", "after"]
 
 ValueKey: TypeAlias = tuple[str, str, int]
-"""Source op, part (only of a stage, whose results its source does not have), position of the result."""
+"""Source op, part (only of one that polls, whose results its source does not have), position of the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Site:
       closes: what its call on the last micro-batch of a step also does with the update: ``update``, ``defer`` or "".
       asynchronous: whether its call returns before its work is finished.
       depth: how many counters tell instances of a step apart.
+      stays: whether it has effects that stay when a run ends early.
     """
 
     number: int
@@ -87,6 +90,7 @@ class Site:
     closes: str
     asynchronous: bool
     depth: int
+    stays: bool
 
     @property
     def origin(self) -> Origin:
@@ -96,7 +100,7 @@ class Site:
 
     def value(self, position: int) -> ValueKey:
         """The key of its result at a position: the same for every op that stands for one source op."""
-        return (self.origin.op, self.part if self.part == "stage" else "", position)
+        return (self.origin.op, self.part if self.part in LOOKS else "", position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Side:
       ahead: the largest number of steps that an op runs ahead.
       taking: numbers of the ops that tell whether a step exists.
       peeled_from: by the source op of a peeled op, the loop that the op was peeled from.
+      uses: by the number of an op, its operands: the key of what is used, how many counters tell its instances apart,
+        how many steps and micro-batches later it is.
       contested: by the number of an op, what it touches of the resources that some op writes.
     """
 
@@ -121,6 +127,7 @@ class Side:
     ahead: int
     taking: frozenset[int]
     peeled_from: dict[str, Loop]
+    uses: tuple[tuple[tuple[ValueKey, int, int, int], ...], ...]
     contested: tuple[tuple[Touch, ...], ...]
 
     def given(self, flag: str) -> str:
@@ -249,6 +256,14 @@ def _under(resource: str, leaves: dict[str, ResourceKind]) -> tuple[str, ...]:
     return (resource,) if resource in leaves else tuple(leaf for leaf in leaves if overlaps(resource, leaf))
 
 
+def use_of(makers: dict[str, tuple[Site, int]], use: Use) -> tuple[ValueKey, int, int, int]:
+    """An operand as its op looks it up; a value that nothing makes has a key that nothing has."""
+    if use.name not in makers:
+        return (use.name, "nothing", 0), 0, use.step, use.micro
+    site, position = makers[use.name]
+    return site.value(position), site.depth, use.step, use.micro
+
+
 def side_of(program: Program, leaves: dict[str, ResourceKind] | None = None) -> Side:
     """A program with its ops numbered; ``leaves`` are those of the program itself where none are given."""
     leaves = _leaves(program) if leaves is None else leaves
@@ -277,6 +292,7 @@ def side_of(program: Program, leaves: dict[str, ResourceKind] | None = None) -> 
                     closes,
                     asynchronous,
                     depth,
+                    any(touch.writes and stays(touch.leaf) for touch in touches),
                 )
             )
 
@@ -293,5 +309,6 @@ def side_of(program: Program, leaves: dict[str, ResourceKind] | None = None) -> 
         max((site.op.shift for site in sites if not site.loops and site.op.shift > 0), default=0),
         frozenset(site.number for site in sites if any(given.name == "exists" for given in site.kind.results)),
         {site.origin.op: site.loops[-1] for site in sites if site.loops and site.loops[-1].kind == "micro_batches"},
+        tuple(tuple(use_of(makers, use) for use in site.op.args) for site in sites),
         tuple(tuple(touch for touch in site.touches if touch.leaf in written) for site in sites),
     )
