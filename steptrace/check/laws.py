@@ -99,8 +99,7 @@ def _stage(program: Program, op: Op) -> Program:
     if op.micro is None:
         raise _refuse(op, "stage", "only the call on a peeled micro-batch can be sent ahead", "peel its loop first")
     source = op.origin.op if op.origin else op.id
-    suffix = op.id.removeprefix(op.kind) if op.id.startswith(op.kind) else f".{op.id}"
-    stage_id, staged_id = fresh(program, "stage_fwd_bwd", f"fwd_bwd_staged{suffix}")
+    stage_id, staged_id = fresh(program, "stage_fwd_bwd", f"fwd_bwd_staged{_suffix(op)}")
     token, flag = fresh(program, "request", "staged", values=True)
     results = (Result(token, Type("token")), Result(flag, Type("flag")))
     stage = replace(op, id=stage_id, kind="stage_fwd_bwd", attrs=(), results=results, origin=Origin(source, "stage"))
@@ -114,6 +113,27 @@ def _stage(program: Program, op: Op) -> Program:
     )
     whole = replace(op, when=conjunction(op.when, Not(Flag(flag))), origin=Origin(source, "whole"))
     return spliced(program, op.id, (stage, staged, whole))
+
+
+def _suffix(op: Op) -> str:
+    """What tells an op from others of its kind, for the ids of its parts."""
+    return op.id.removeprefix(op.kind) if op.id.startswith(op.kind) else f".{op.id}"
+
+
+def _poll(program: Program, op: Op) -> Program:
+    """``fwd_bwd`` of a peeled micro-batch: run it early if it is packed by then, else in its place."""
+    _check_top(program, op, "poll")
+    _check_whole(op, "poll")
+    if op.micro is None:
+        raise _refuse(op, "poll", "only the call on a peeled micro-batch can be sent ahead", "peel its loop first")
+    source = op.origin.op if op.origin else op.id
+    poll_id, early_id = fresh(program, f"poll_packed{_suffix(op)}", f"{op.id}.early")
+    (flag,) = fresh(program, "packed", values=True)
+    results = (Result(flag, Type("flag")),)
+    poll = replace(op, id=poll_id, kind="poll_packed", attrs=(), results=results, origin=Origin(source, "poll"))
+    early = replace(op, id=early_id, when=conjunction(op.when, Flag(flag)), origin=Origin(source, "early"))
+    late = replace(op, when=conjunction(op.when, Not(Flag(flag))), origin=Origin(source, "late"))
+    return spliced(program, op.id, (poll, early, late))
 
 
 def _defer(program: Program, op: Op) -> Program:
@@ -207,6 +227,7 @@ LAWS: Mapping[str, Law] = MappingProxyType(
             Law("fused-update", "update", (), _fuse, recompiled=True),
             Law("deferred-update", "update", (), _defer),
             Law("stage", "fwd_bwd", ("stage", "staged", "whole"), _stage),
+            Law("poll", "fwd_bwd", ("poll", "early", "late"), _poll),
             Law(
                 "start-fetch",
                 "get_metrics",

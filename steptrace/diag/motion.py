@@ -36,16 +36,16 @@ class MotionArgumentError(SteptraceError):
 
 
 class GuardError(SteptraceError):
-    """A condition cannot be put on an op this way.
+    """An op cannot be made to run early under a condition.
 
-    A guard makes two arms of an op, one that runs when a flag is true and one that runs when it is false. The flag
-    must be made before the op, in the same step and the same micro-batch, and by the program itself.
+    A guard makes two arms of the training call on a peeled micro-batch: one runs early if the micro-batch is packed by
+    then, the other one in the op's place if it was not. Other ops have no such arms.
 
     Example::
 
-        guard(schedule, "log", flag="ready")        # no op of the step makes %ready
+        guard(schedule, "log")                      # log waits for no micro-batch
 
-    Ways out: name a flag that the step has there.
+    Ways out: peel the loop over micro-batches, and guard the first training call.
     """
 
     code = "ST282"

@@ -198,7 +198,7 @@ _ROWS = (
         blocking=False,
         binds="trainer.fwd_bwd",
         cost="device",
-        laws=("fused-update", "stage"),
+        laws=("fused-update", "stage", "poll"),
         doc="Forward and backward of one micro-batch; adds its gradient sums to the accumulator.",
         example="step.fwd_bwd(mb)",
     ),

@@ -53,6 +53,17 @@ SCHEDULE_ROWS = (
         example='schedule.split("fwd_bwd.first", law="stage")',
     ),
     OpKind(
+        "poll_packed",
+        operands=(_MB,),
+        results=(Given("packed", "flag"),),
+        may_fail=False,
+        cost="none",
+        laws=("poll",),
+        polls=True,
+        doc="Looks whether a micro-batch is packed by now, and waits for nothing.",
+        example='guard(schedule, "fwd_bwd.first")',
+    ),
+    OpKind(
         "fwd_bwd_staged",
         operands=(Operand("request", "token"),),
         attrs=(CLOSES,),

@@ -1,6 +1,7 @@
 """Motions: the only way to change a program. Each is checked, and says what it showed. Loads without jax."""
 
 from steptrace.motion.fuse import fuse
+from steptrace.motion.guard import guard
 from steptrace.motion.hoist import hoist
 from steptrace.motion.move_to_lane import move_to_lane
 from steptrace.motion.peel import peel
@@ -18,6 +19,7 @@ __all__ = [
     "Schedule",
     "Step",
     "fuse",
+    "guard",
     "hoist",
     "move_to_lane",
     "peel",

@@ -42,7 +42,7 @@ PIPELINES: Mapping[str, str] = MappingProxyType(
     {
         "pipelined-boundary": "take-ahead{depth=1},defer-metrics,stage-before-update,send-ahead",
         "pipelined-boundary-staged-after": "take-ahead{depth=1},defer-metrics,stage-after-update,send-ahead",
-        "pipelined-boundary-unstaged": "take-ahead{depth=1},defer-metrics",
+        "pipelined-boundary-unstaged": "take-ahead{depth=1},defer-metrics,send-ahead",
         "async-everything": "one-step-off{staleness=1},pipelined-boundary,pipeline-micro-batches,async-weight-sync,"
         "async-checkpoint",
     }

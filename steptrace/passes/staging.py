@@ -36,7 +36,7 @@ def check_packed_ahead(schedule: Schedule) -> Op:
 
 
 def _not_ahead(schedule: Schedule, made: Op, call: Op) -> PassDeclinedError:
-    """Why the first micro-batch is not packed ahead: what makes it waits for the step before, or nobody asked for it."""
+    """Why the first micro-batch is not packed ahead: its maker waits for the step before, or nobody asked for it."""
     reference = schedule.reference
     fed = feeding(reference.body, used_by((call,)))
     sources = trained_units(reference, fed)
