@@ -125,7 +125,10 @@ class Advantages(Protocol):
 
 @runtime_checkable
 class Callback(Protocol):
-    """User code at the borders of a step."""
+    """User code at the borders of a step. A part with one of the two methods will do.
+
+    A resumed run calls again what stood behind the checkpoint, so a call may come twice over the life of a run.
+    """
 
     def on_step_begin(self, step: int) -> None:
         """Called first in step ``step``."""
@@ -138,7 +141,12 @@ class Callback(Protocol):
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Where metrics go."""
+    """Where metrics go.
+
+    Optional: ``rewind(step, last_record)`` is called when a run is resumed: the records behind ``step`` (-1 for all)
+    are void, and that of ``step`` is ``last_record``; a tracker without it gets some steps twice.
+    ``phases(step, seconds)`` is told the time of each kind of op after each step.
+    """
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step; ``step`` is the step they belong to."""
@@ -151,7 +159,10 @@ class Tracker(Protocol):
 
 @runtime_checkable
 class Checkpointable(Protocol):
-    """A part with state of its own that belongs in a checkpoint."""
+    """A part with state of its own that belongs in a checkpoint.
+
+    The trainer needs these methods when the program saves; any other part that has them is saved beside it.
+    """
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write the state below ``directory``, complete and on disk when it returns."""

@@ -53,7 +53,8 @@ def run(
       pipeline: passes to apply, in order; "" runs the program as written.
       target: what to lower to.
       out: folder for checkpoints and the list of trained groups; None keeps nothing, and ``save_checkpoint`` is idle.
-      resume: go on from the newest checkpoint below ``out``.
+      resume: go on from the newest checkpoint below ``out``, with the ops behind it in its step. Parts are given
+        fresh, as for the first run; those with ``save_checkpoint`` and ``restore_checkpoint`` get their state back.
       timed: wait for the device after each op, so that ``phase_seconds`` are the times of the work. Slower.
 
     Returns:
@@ -79,7 +80,7 @@ def run(
         )
     session.refuse_partial(steps)
     executor = Executor(session, _waiter(parts.trainer) if timed else None)
-    with nullcontext() if folder is None else opened(folder, resume=resume), closing(parts.trackers):
+    with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
         driven = drive(executor, session, steps, resume=resume)
     return RunResult(
         program=plan.program.name,

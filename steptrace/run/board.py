@@ -63,6 +63,10 @@ class WeightBoard:
                 if self._rollout is not None:
                     self._rollout.drop_weights(version)
 
+    def clear(self) -> None:
+        """Drop everything."""
+        self.forget_before(max(self._versions, default=-1) + 1)
+
     def held(self) -> dict[int, int]:
         """Version by publishing step, for all that is still held."""
         return dict(self._versions)

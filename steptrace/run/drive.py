@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from steptrace.run.executor import Executor
 from steptrace.run.manifest import restore_run, save_run
@@ -65,25 +64,29 @@ def _begun(executor: Executor, session: Session, resume: bool) -> int:
 
 
 @contextmanager
-def closing(trackers: Sequence[Any]) -> Iterator[None]:
-    """Close every tracker at the end, whatever happens; an error of the run comes before theirs."""
+def closing(session: Session) -> Iterator[None]:
+    """At the end, whatever happens, drop the versions that the rollout was given, and close every tracker.
+
+    So the same parts can run again. An error of the run comes before one of its end.
+    """
+    endings = [session.board.clear, *(tracker.close for tracker in session.parts.trackers)]
     try:
         yield
     except BaseException:
-        for tracker in trackers:
+        for ending in endings:
             with suppress(Exception):
-                tracker.close()
+                ending()
         raise
-    failures = [error for tracker in trackers if (error := _failure(tracker)) is not None]
+    failures = [error for ending in endings if (error := _failure(ending)) is not None]
     if failures:
         raise failures[0]
 
 
-def _failure(tracker: Any) -> Exception | None:
-    """Close a tracker; what it raised, if it did."""
+def _failure(ending: Callable[[], None]) -> Exception | None:
+    """What an ending raised, if it did."""
     try:
-        tracker.close()
+        ending()
     except Exception as error:
-        error.add_note(f"while the tracker {type(tracker).__name__} was closed, after the run")
+        error.add_note(f"in {getattr(ending, '__qualname__', ending)}, after the run")
         return error
     return None

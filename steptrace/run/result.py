@@ -33,7 +33,7 @@ class RunResult:
     seed: int
     steps: int
     first_step: int
-    records: tuple[Mapping[str, float], ...]
+    records: tuple[Mapping[str, float], ...] = field(repr=False)
     params_digest: str
     calls_digest: str
     trained_groups_digest: str

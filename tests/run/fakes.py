@@ -60,9 +60,11 @@ class HashRollout:
         self.held: dict[int, np.ndarray] = {}
         self.asked: list[int] = []
         self.most_held = 0
+        self.given: list[int] = []
 
     def apply_weights(self, weights: Any, version: int) -> None:
         assert version not in self.held
+        self.given.append(version)
         self.held[version] = np.asarray(weights["w"])
         self.most_held = max(self.most_held, len(self.held))
 

@@ -101,7 +101,9 @@ def test_a_skipped_update_publishes_its_version_again_and_is_not_sent_twice(stal
     steptrace.run(grpo.trace(**SMALL, staleness=staleness), parts(trainer=trainer, rollout=rollout), steps=8)
     published = [0, 1, 1, 1, 2, 2, 3, 4, 5]  # initial, then by step
     assert rollout.asked == [published[max(step - staleness, 0)] for step in range(8)]
-    assert len(rollout.held) <= staleness + 2
+    assert rollout.most_held <= staleness + 2
+    assert rollout.given == [0, 1, 2, 3, 4, 5]
+    assert rollout.held == {}
 
 
 def test_steps_behind_a_skipped_one_go_on_as_if_it_had_been_absent():
@@ -141,6 +143,36 @@ def test_weights_that_are_none_are_refused(made, words):
 
     with pytest.raises(PartResultError, match=words):
         steptrace.run(grpo.trace(**SMALL), parts(trainer=Wrong()), steps=1)
+
+
+def test_the_same_parts_run_again():
+    bound = parts()
+    steptrace.run(grpo.trace(**SMALL, staleness=1), bound, steps=3)
+    assert bound["rollout"].held == {}
+    again = steptrace.run(grpo.trace(**SMALL, staleness=1), bound, steps=2)
+    assert again.steps == 2
+    assert bound["rollout"].asked == [0, 0, 1, 3, 3]
+
+
+def test_parts_of_a_run_that_failed_hold_no_weights_of_it():
+    class Failing(HashTrainer):
+        def get_metrics(self):
+            raise RuntimeError("gone")
+
+    rollout = HashRollout()
+    with pytest.raises(RuntimeError, match="gone"):
+        steptrace.run(grpo.trace(**SMALL), parts(trainer=Failing(), rollout=rollout), steps=2)
+    assert rollout.held == {}
+
+
+def test_a_rollout_that_cannot_drop_is_reported_behind_the_error_of_the_run():
+    class Stubborn(HashRollout):
+        def drop_weights(self, version):
+            raise OSError("cannot drop")
+
+    with pytest.raises(OSError, match="cannot drop") as info:
+        steptrace.run(grpo.trace(**SMALL, staleness=2), parts(rollout=Stubborn()), steps=1)
+    assert info.value.__notes__ == ["in WeightBoard.clear, after the run"]
 
 
 def board() -> tuple[WeightBoard, HashRollout]:

@@ -246,6 +246,7 @@ def test_resuming_at_the_end_does_nothing_and_succeeds(tmp_path, quick_trees, st
         "trainer.restore_checkpoint",
         "callback.restore_checkpoint",
         "rollout.apply_weights",
+        "rollout.drop_weights",
         "tracker.rewind",
         "tracker.close",
     }

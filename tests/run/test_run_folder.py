@@ -280,7 +280,7 @@ def test_a_trainer_that_cannot_save_ends_the_run_before_it_publishes(tmp_path):
         run(tmp_path, 6, bind=parts(trainer=NoSpace(), rollout=rollout))
     assert not isinstance(info.value, SteptraceError)
     assert any("`save_checkpoint` of step 3" in note for note in info.value.__notes__)
-    assert max(rollout.held) == 3  # the version of step 2
+    assert rollout.given == [0, 1, 2, 3]  # to the version of step 2
     assert names(tmp_path) == [".saving-00000003", "00000001"]
     whole = run(tmp_path / "whole", 6)
     assert run(tmp_path, 6, resume=True).params_digest == whole.params_digest
@@ -300,7 +300,7 @@ def test_a_manifest_that_cannot_be_written_leaves_the_checkpoint_before(tmp_path
     with pytest.raises(UnwritableOutError, match="No space left") as info:
         run(tmp_path, 6, bind=parts(rollout=rollout))
     assert info.value.loc is not None
-    assert max(rollout.held) == 3
+    assert rollout.given == [0, 1, 2, 3]
     monkeypatch.undo()
     whole = run(tmp_path / "whole", 6)
     result = run(tmp_path, 6, resume=True)

@@ -107,6 +107,7 @@ def test_what_a_result_says():
     assert (result.seed, result.steps, result.first_step) == (5, 3, 0)
     assert result.info == {"compiles": {"fwd_bwd": 1}}
     assert [record["step"] for record in result.records] == [0.0, 1.0, 2.0]
+    assert "records" not in repr(result)
     assert set(result.records[0]) == {
         "step",
         "loss",
