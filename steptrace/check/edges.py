@@ -56,7 +56,11 @@ def reduced(edges: Iterable[Edge]) -> tuple[Edge, ...]:
         if edge.persists and edge.micro is None:
             ends = (edge.before, edge.after, edge.from_event)
             nearest[ends] = min(nearest.get(ends, edge.distance), edge.distance)
-    done = {(edge.before, edge.after, edge.distance, edge.micro) for edge in kept if edge.from_event == "done"}
+    done = {
+        (edge.before, edge.after, edge.distance, edge.micro): edge.persists
+        for edge in kept
+        if edge.from_event == "done"
+    }
     return tuple(
         edge
         for edge in kept
@@ -65,5 +69,9 @@ def reduced(edges: Iterable[Edge]) -> tuple[Edge, ...]:
             and edge.kind is not EdgeKind.CAPACITY
             and edge.distance > nearest.get((edge.before, edge.after, edge.from_event), edge.distance)
         )
-        and not (edge.from_event == "issue" and (edge.before, edge.after, edge.distance, edge.micro) in done)
+        and not (
+            edge.from_event == "issue"
+            and done.get((edge.before, edge.after, edge.distance, edge.micro), False) >= edge.persists
+            and (edge.before, edge.after, edge.distance, edge.micro) in done
+        )
     )

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.units import ALWAYS_PRESENT, Unit, Units
-from steptrace.check.values import makers_of
+from steptrace.check.values import makers_of, needed_flags, polled_values
 from steptrace.ir.builtin import kinds_of
-from steptrace.ir.predicate import And, Flag, Predicate
 from steptrace.ir.program import Op
 from steptrace.ir.resource import Access
 
@@ -105,26 +104,14 @@ class _Reach:
 def _guards(units: Units) -> dict[str, list[str]]:
     """For each unit whose value a polling op looks for, the units that run only when it was there."""
     makers = makers_of(units)
-    polled = {
-        result.name: unit.ops[0].args for unit in units if unit.polls for result in unit.ops[0].results
-    }  # by flag
+    polled = polled_values(units)
     guards: dict[str, list[str]] = defaultdict(list)
     for unit in units:
-        if isinstance(unit.node, Op):
-            for flag in _needed(unit.node.when):
-                for use in polled.get(flag, ()):
-                    for maker in makers.get(use.name, ()):
-                        guards[maker.id].append(unit.id)
+        for flag in needed_flags(unit):
+            for use in polled.get(flag, ()):
+                for maker in makers.get(use.name, ()):
+                    guards[maker.id].append(unit.id)
     return guards
-
-
-def _needed(predicate: Predicate) -> Iterator[str]:
-    """Flags that are true whenever the condition is."""
-    if isinstance(predicate, Flag):
-        yield predicate.name
-    elif isinstance(predicate, And):
-        for term in predicate.terms:
-            yield from _needed(term)
 
 
 def _touched(unit: Unit, access: Access) -> set[str]:

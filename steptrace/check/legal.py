@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from steptrace.check.edge import Edge
 from steptrace.check.edges import edges_of
-from steptrace.check.places import Place, broken, keeps, lanes_of, places_of
+from steptrace.check.places import Place, broken, keeps, places_of
 from steptrace.ir.builtin import kinds_of
 from steptrace.ir.program import Program
 
+_END = 1 << 30
 _MOST_STEPS = 4
 """How much more staleness a diagnostic tries before it gives up on it."""
 
@@ -82,29 +84,21 @@ def legal_places(
     if shift is not None:
         here = replace(here, micro_shift=shift) if here.loop is not None else replace(here, step_shift=shift)
     here = replace(here, lane=lane or here.lane)
-    others = [place for place in lanes_of(program).get(here.lane, []) if place.id != op_id]
-    beside = [place for place in others if place.loop == here.loop or here.loop is None]
-    low: tuple[tuple[int, int], Place, Edge] | None = None
-    high: tuple[tuple[int, int], Place, Edge] | None = None
-    blocked = False
+    low: _Bound | None = None
+    high: _Bound | None = None
+    possible = True
     for edge in edges_of(reference):
         if op_id not in (edge.before, edge.after) or edge.before == edge.after:
             continue
         other = places[edge.after if edge.before == op_id else edge.before]
-        if other.lane != here.lane or (other not in beside and here.loop is not None):
+        if other.lane != here.lane or (here.loop is not None and other.loop != here.loop):
             continue
-        at = (other.position, other.inner)
-        first, last = replace(here, position=-1, inner=-2), replace(here, position=len(program.body), inner=1 << 30)
-        if edge.before == op_id:
-            early, late = keeps(edge, first, other), keeps(edge, last, other)
-            if early and not late and (high is None or at < high[0]):
-                high = (at, other, edge)
-        else:
-            early, late = keeps(edge, other, first), keeps(edge, other, last)
-            if late and not early and (low is None or at > low[0]):
-                low = (at, other, edge)
-        blocked |= not (early or late)
-    possible = not blocked and (low is None or high is None or low[0] < high[0])
+        early, late = _kept_at_ends(edge, here, other)
+        possible &= early or late
+        if early and not late:
+            high = min(high or _bound(other, edge), _bound(other, edge), key=lambda bound: bound[0])
+        elif late and not early:
+            low = max(low or _bound(other, edge), _bound(other, edge), key=lambda bound: bound[0])
     return Room(
         op_id,
         here.micro_shift if here.loop is not None else here.step_shift,
@@ -113,8 +107,26 @@ def legal_places(
         _name(high[1], here) if high else "",
         low[2] if low else None,
         high[2] if high else None,
-        possible,
+        possible and (low is None or high is None or low[0] < high[0]),
     )
+
+
+_Bound: TypeAlias = tuple[tuple[int, int], Place, Edge]
+"""Where another op stands, the op, and the edge for which it bounds the room."""
+
+
+def _bound(other: Place, edge: Edge) -> _Bound:
+    return ((other.position, other.inner), other, edge)
+
+
+def _kept_at_ends(edge: Edge, here: Place, other: Place) -> tuple[bool, bool]:
+    """Whether the edge holds if the op stands first of all on the lane, and if it stands last."""
+    ends = (replace(here, position=-1, inner=-2), replace(here, position=_END, inner=_END))
+    if edge.before == here.id:
+        first, last = (keeps(edge, end, other) for end in ends)
+    else:
+        first, last = (keeps(edge, other, end) for end in ends)
+    return first, last
 
 
 def _name(other: Place, here: Place) -> str:

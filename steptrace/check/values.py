@@ -7,17 +7,44 @@ from collections.abc import Iterator
 
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.units import Unit, Units
+from steptrace.ir.predicate import And, Flag, Predicate
 from steptrace.ir.program import Op, Use
 
 
 def value_edges(units: Units) -> Iterator[Edge]:
-    """An edge from what makes a value to each unit that uses it."""
+    """An edge from what makes a value to each unit that uses it.
+
+    None leads to a unit that runs only when a polling op has seen the value: its flag tells that the value is there,
+    and a lane that waited for it instead would be held up.
+    """
     makers = makers_of(units)
+    seen = polled_values(units)
     for unit in units:
+        known = {value for flag in needed_flags(unit) for value in seen.get(flag, ())}
         for use in dict.fromkeys(unit.uses()):
+            if use in known:
+                continue
             for maker in makers.get(use.name, ()):
                 if maker.id not in units.arms.get(unit.id, ()) or use.step:
                     yield from _edges_of_use(units, maker, unit, use)
+
+
+def polled_values(units: Units) -> dict[str, tuple[Use, ...]]:
+    """For each flag of a polling op, the values that it looks for."""
+    return {result.name: unit.ops[0].args for unit in units if unit.polls for result in unit.ops[0].results}
+
+
+def needed_flags(unit: Unit) -> tuple[str, ...]:
+    """Flags that are true whenever the unit runs."""
+    return tuple(_needed(unit.node.when)) if isinstance(unit.node, Op) else ()
+
+
+def _needed(predicate: Predicate) -> Iterator[str]:
+    if isinstance(predicate, Flag):
+        yield predicate.name
+    elif isinstance(predicate, And):
+        for term in predicate.terms:
+            yield from _needed(term)
 
 
 def poll_edges(units: Units) -> Iterator[Edge]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from steptrace.check import edges_of
+from steptrace.ir import Flag, Given, Not, Op, Operand, OpKind, Program, Result, Type, Use
 from steptrace.lang.reference import resolve
 from tests.check.boundary import reference, source
 
@@ -110,3 +111,24 @@ def test_every_edge_has_a_reason_that_names_both_ends() -> None:
     for edge in edges_of(reference(source())):
         assert f"`{edge.before}`" in edge.reason
         assert f"`{edge.after}`" in edge.reason
+
+
+def test_what_runs_only_when_a_value_was_seen_does_not_wait_for_it() -> None:
+    value = (Operand("value", None),)
+    rows = (
+        OpKind("make", results=(Given("v", "value"),), user=True),
+        OpKind("look", operands=value, results=(Given("seen", "flag"),), polls=True, user=True),
+        OpKind("use", operands=value, user=True),
+    )
+    body = (
+        Op("make", "make", results=(Result("v", Type("value")),)),
+        Op("look", "look", args=(Use("v"),), results=(Result("seen", Type("flag")),)),
+        Op("use", "use", args=(Use("v"),), when=Flag("seen")),
+        Op("late", "use", args=(Use("v"),), when=Not(Flag("seen"))),
+    )
+    program = Program("small", kinds=rows, body=body)
+    assert {str(edge) for edge in edges_of(program)} == {
+        "look -> use (0) value %seen",
+        "look -> late (0) value %seen",
+        "make -> late (0) value %v",
+    }
