@@ -97,11 +97,14 @@ def moves_of(stratum: str) -> Sequence[Move]:
     return _ONE_LANE if stratum == "single lane" else _LANES
 
 
+_EDITS: Sequence[Move] = (shift, jump, swap, shift)
+
+
+def edits_of(stratum: str) -> Sequence[Move]:
+    """Larger changes, of which few are legal."""
+    return _EDITS if stratum == "single lane" else (*_EDITS, relane)
+
+
 def shape_of(program: Program) -> tuple[tuple[str, str, int], ...]:
     """What tells schedules of one reference apart: the order of the ops, their lanes and shifts."""
-    return tuple((op.id, op.lane, op.shift) for op in _marked(program.body))
-
-
-def _marked(nodes: tuple[Node, ...]) -> list[Op]:
-    """The ops in order; a loop's stand together, so their order says where it is."""
-    return list(ops_of(nodes))
+    return tuple((op.id, op.lane, op.shift) for op in ops_of(program.body))

@@ -38,6 +38,7 @@ class Sheet:
 
     Attributes:
       program: the program.
+      kinds: the rows that it may use.
       places: the ops of its step by id.
       makers: for each value the ids of the ops that make it, with the position among their results.
       peeled: for a loop's op (by origin and position of the result), the peeled ops that stand for its first rounds.
@@ -45,6 +46,7 @@ class Sheet:
     """
 
     program: Program
+    kinds: Mapping[str, OpKind]
     places: dict[str, Place]
     makers: dict[str, list[tuple[str, int]]]
     peeled: dict[tuple[object, int | None], list[str]]
@@ -65,7 +67,7 @@ def sheet_of(program: Program, kinds: Mapping[str, OpKind] | None = None) -> She
         if op.micro is not None:
             peeled.setdefault((op.origin, op.micro), []).append(op.id)
     ahead = max((node.shift for node in program.body if isinstance(node, Op)), default=0)
-    return Sheet(program, places, makers, peeled, max(ahead, 0))
+    return Sheet(program, kinds, places, makers, peeled, max(ahead, 0))
 
 
 Stop: TypeAlias = tuple[str, int, tuple[int, ...] | None]
