@@ -1,8 +1,8 @@
 """Whether the checker ever accepts a schedule that is not equal, and how often it refuses one that is.
 
 Each random program is a reference. From it a walk goes: a random move, and where the checker accepts the schedule,
-the walk goes on from there. Around the walk stand single edits, each one away from a schedule that was accepted. The judge
-says of every schedule whether it is equal.
+the walk goes on from there. Around the walk stand single edits, each one away from a schedule that was accepted. The
+judge says of every schedule whether it is equal.
 """
 
 from __future__ import annotations

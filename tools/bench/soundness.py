@@ -125,12 +125,11 @@ def figures(total: Tally, seed: int, seconds: float) -> dict[str, Any]:
 def report(total: Tally, seconds: float) -> str:
     """The counts as a table, with the first schedules that should have been refused."""
     rows = [("stratum", "pairs", "accepted", "unsound", "refused, equal", "of the refused")]
-    for name, stratum in total.strata.items():
+    for name, stratum in (*total.strata.items(), ("all", total)):
+        share = stratum.over_refused / max(1, stratum.pairs - stratum.accepted)
         counts = (stratum.pairs, stratum.accepted, stratum.unsound, stratum.over_refused)
-        rows.append((name, *(f"{count:,}" for count in counts), f"{stratum.share:.1%}"))
-    share = total.over_refused / max(1, total.pairs - total.accepted)
-    counts = (total.pairs, total.accepted, total.unsound, total.over_refused)
-    rows.append(("all", *(f"{count:,}" for count in counts), f"{share:.1%}"))
+        pairs, accepted, unsound, refused = (f"{count:,}" for count in counts)
+        rows.append((name, pairs, accepted, unsound, refused, f"{share:.1%}"))
     parts = [
         aligned(rows),
         f"{total.pairs / max(seconds, 0.001):,.0f} pairs a second; {total.legal:,} of the pairs are steps of walks, "
