@@ -1,4 +1,4 @@
-"""Codes ST280-ST289: motions that were asked for in a way that means nothing, pipelines, and passes that fail."""
+"""Codes ST280-ST290: motions that were asked for in a way that means nothing, pipelines, and passes that fail."""
 
 from __future__ import annotations
 
@@ -154,3 +154,20 @@ class FuseError(SteptraceError):
     """
 
     code = "ST289"
+
+
+class LiveOpError(SteptraceError):
+    """An op that is to be left out has something to show.
+
+    Only what nobody sees may be dropped: the values of the op are used by no op that is kept, and no op that is kept
+    reads what it writes. Built-in resources and channels are seen from outside, and an op without declared effects may
+    look at everything.
+
+    Example::
+
+        drop(schedule, "ref_logps")                 # fwd_bwd uses its micro-batch
+
+    Ways out: take the op out of the step, and trace it anew.
+    """
+
+    code = "ST290"

@@ -1,5 +1,6 @@
 """Motions: the only way to change a program. Each is checked, and says what it showed. Loads without jax."""
 
+from steptrace.motion.drop import drop
 from steptrace.motion.fuse import fuse
 from steptrace.motion.guard import guard
 from steptrace.motion.hoist import hoist
@@ -18,6 +19,7 @@ __all__ = [
     "Obligation",
     "Schedule",
     "Step",
+    "drop",
     "fuse",
     "guard",
     "hoist",

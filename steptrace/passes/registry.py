@@ -8,6 +8,7 @@ from types import MappingProxyType
 from steptrace.passes.async_checkpoint import AsyncCheckpoint
 from steptrace.passes.async_weight_sync import AsyncWeightSync
 from steptrace.passes.base import Pass
+from steptrace.passes.dce import Dce
 from steptrace.passes.defer_metrics import DeferMetrics
 from steptrace.passes.defer_update import DeferUpdate
 from steptrace.passes.fuse_update import FuseUpdate
@@ -24,6 +25,7 @@ PASSES: Mapping[str, type[Pass]] = MappingProxyType(
         for cls in (
             AsyncCheckpoint,
             AsyncWeightSync,
+            Dce,
             DeferMetrics,
             DeferUpdate,
             FuseUpdate,

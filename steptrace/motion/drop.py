@@ -1,0 +1,54 @@
+"""The motion ``drop``: an op that nobody would miss is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from steptrace.check.dead import dead_ops, without
+from steptrace.check.rewrite import find
+from steptrace.diag.motion import LiveOpError
+from steptrace.motion.edit import ids_of
+from steptrace.motion.proof import Call, in_words, one_or_all, rewritten
+from steptrace.motion.schedule import Moved, Schedule
+
+
+def drop(schedule: Schedule, ops: str | Iterable[str]) -> Moved:
+    """Leaves out ops whose values nobody uses and whose writes nobody sees.
+
+    ``a; b  -->  a``   for ``drop(schedule, "b")``
+
+    The source loses them too: an op that is not seen equals nothing. A run in which the op would have failed goes on.
+
+    Refused when something depends on one of them: a value is used, a resource is read, a channel or a built-in
+    resource shows what it writes.
+
+    Args:
+      schedule: the schedule.
+      ops: id of an op, or several that only feed one another.
+
+    Raises:
+      LiveOpError: as above.
+      UnknownOpError: there is no such op.
+    """
+    ids = ids_of(ops)
+    check_dead(schedule, ids)
+    source, reference, program = (without(one, ids) for one in (schedule.source, schedule.reference, schedule.program))
+    forwarding = dict.fromkeys(ids, ())
+    claim = f"left out {in_words(ids)}, which nobody would miss"
+    call = Call("drop", (one_or_all(ids),))
+    return rewritten(
+        schedule, program, reference, call, claim, how="no edge", source=source, forwarding=forwarding, at=ids[0]
+    )
+
+
+def check_dead(schedule: Schedule, ids: tuple[str, ...]) -> None:
+    """Refuses ops of the source that are seen.
+
+    Raises:
+      LiveOpError: one of them is seen, or is no op of the source.
+    """
+    dead = dead_ops(schedule.source)
+    for id in ids:
+        op = find(schedule.program, id)
+        if id not in dead:
+            raise LiveOpError(f"`{id}` cannot be left out: what it makes or writes is seen", loc=op.loc)
