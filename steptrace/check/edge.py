@@ -7,7 +7,6 @@ from typing import Literal
 
 from steptrace.check.edge_kind import EdgeKind as EdgeKind
 
-
 Event = Literal["issue", "done"]
 """The two events of an instance: its call is made, its work is finished."""
 
