@@ -530,3 +530,25 @@ class MisplacedOpError(SteptraceError):
     """
 
     code = "ST159"
+
+
+class MovedPolicyError(SteptraceError):
+    """Old log-probs are made after an update of their step.
+
+    The ratio in the loss compares the policy as it is now with the one that sampled. ``old_logps`` computes the latter
+    with the parameters as they are, which is right until the step's first update. After it, a mini-batch would be
+    compared with a policy that never sampled anything: the ratio is 1 wherever it is computed, and clipping does
+    nothing.
+
+    Example::
+
+        for part in step.mini_batches(scored, 4):
+            for mb in step.micro_batches(step.pack(part)):
+                step.fwd_bwd(step.old_logps(mb))    # from the second part on, after an update
+            step.update()
+
+    Ways out: use the log-probs that came with the rollout (no ``old_logps`` at all; the loss finds ``rollout_logps``);
+    or make all of them before the first update.
+    """
+
+    code = "ST160"

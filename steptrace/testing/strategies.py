@@ -45,6 +45,7 @@ _INDEXED = ("mine.cell[k]", "mine.cell[k-1]", "mine.cell[k-1-w]", "mine.cell[k+2
 _READS = ("params", "rng", "metrics[k]", "mine.state", "mine.queue", "mine.slot", *_INDEXED, "*")
 _WRITES = ("mine.out", "mine.state", "mine.queue", "mine.slot", *_INDEXED)
 
+_LOGPS = ("ref_logps", "old_logps")
 _OWN = (
     OpKind("adapt", (Operand("metrics", "metrics"),), (Given("next", "scalar"),), writes=("mine.out",), user=True),
     OpKind("look", (Operand("it", None),), writes=("mine.out",), user=True),
@@ -229,7 +230,7 @@ class _Drawn:
             self.builder.loop("mini_batches", groups, count=self.draw(st.integers(1, 4)), loc=self.draw(locs())),
         ):
             (part,) = self.builder.op("next_part", groups)
-            self.trained(self.packed(part, GROUP_ESTIMATORS), (part,))
+            self.trained(self.packed(part, GROUP_ESTIMATORS), (part,), logps=("ref_logps",))
             self.builder.op("update")
 
     def taken(self) -> str:
@@ -242,16 +243,15 @@ class _Drawn:
         (advantaged,) = self.builder.op("advantages", groups, estimator=estimator)
         return self.builder.op("pack", advantaged, loc=self.draw(locs()))[0]
 
-    def trained(self, batch: str, values: tuple[str, ...]) -> None:
+    def trained(self, batch: str, values: tuple[str, ...], logps: tuple[str, ...] = _LOGPS) -> None:
         with self.builder.loop("micro_batches", batch, loc=self.draw(locs())):
             mb, last = self.builder.op("next_mb", batch)
-            self.round(mb, last, values)
+            self.round(mb, last, values, logps)
         self.users(values)
 
-    def round(self, mb: str, last: str, values: tuple[str, ...] = ()) -> None:
+    def round(self, mb: str, last: str, values: tuple[str, ...] = (), logps: tuple[str, ...] = _LOGPS) -> None:
         """The rest of a round: log-probs, users' ops, the gradient, perhaps as two arms of a choice."""
-        for kind in self.draw(st.permutations(("ref_logps", "old_logps")).map(lambda kinds: kinds[:1])):
-            (mb,) = self.builder.op(kind, mb, loc=self.draw(locs()))
+        (mb,) = self.builder.op(self.draw(st.sampled_from(logps)), mb, loc=self.draw(locs()))
         self.users((mb, last, *values), micro=True)
         if self.draw(st.booleans()):
             self.builder.op("look", Use(mb, 0, -1), when=self.draw(predicates((last,), micro=True)))

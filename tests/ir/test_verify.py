@@ -85,6 +85,13 @@ NO_BULK = ("take", "reward", "advantages", "pack")
 PARTS = mini_batches(
     op("next_part", "advantaged"), op("pack", "part"), micro_batches(NEXT, REF, TRAIN), op("update"), over="advantaged"
 )
+OLD_IN_PARTS = mini_batches(
+    op("next_part", "advantaged"),
+    op("pack", "part"),
+    micro_batches(NEXT, op("old_logps", "mb"), TRAIN),
+    op("update"),
+    over="advantaged",
+)
 PARTS_OF_A_STEP = mini_batches(
     op("next_part", "scored"),
     op("advantages", "part", estimator="reinforce_pp"),
@@ -542,6 +549,13 @@ CASES = [
         made(first=op("save_checkpoint"), at_end=op("save_checkpoint")),
     ),
     Case("ST159", made(at_end=op("update")), "`update.2` stands after the last step", "update.2"),
+    Case(
+        "ST160",
+        made(without=("pack", "update"), instead={"loop": OLD_IN_PARTS}),
+        "`old_logps` makes the old log-probs with weights that `update` has moved since the rollout",
+        "old_logps",
+        made(instead=loop(NEXT, op("old_logps", "mb"), TRAIN)),
+    ),
     Case("ST004", lambda: _changed("update", kind="updat"), "no op is called `updat`", "update"),
     Case(
         "ST006",

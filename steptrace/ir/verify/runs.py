@@ -29,6 +29,8 @@ class Role(enum.Enum):
 
     ACCUMULATE = "accumulate"
     APPLY = "apply"
+    ANCHOR = "anchor"
+    """Makes the log-probs that the ratio compares with, under the parameters as they are."""
     EXPORT = "export"
     """Hands out the parameters: publishes or saves them, or a copy."""
     PUBLISH = "publish"
@@ -93,6 +95,7 @@ def roles_of(ground: Ground, op: Op) -> frozenset[Role]:
     found = {
         Role.ACCUMULATE: "grads" in writes and trains,
         Role.APPLY: {"grads", "params"} <= writes,
+        Role.ANCHOR: "params" in reads and any("old_logps" in given.adds for given in ground.row(op).results),
         Role.EXPORT: "params" in reads and bool(writes & _EXPORTS),
         Role.PUBLISH: "rollout.weights" in writes,
         Role.DISPATCH: "queue.groups" in writes - reads,

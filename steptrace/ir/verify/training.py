@@ -9,6 +9,7 @@ from steptrace.diag.structure import (
     LeftoverGradientsError,
     MissingFwdBwdError,
     MissingUpdateError,
+    MovedPolicyError,
     RepeatedUpdateError,
     UnappliedGradientsError,
     UpdateInMicroBatchesError,
@@ -82,6 +83,10 @@ def _findings(events: tuple[Event, ...]) -> Iterator[Finding]:
             message = f"`{op.id}` hands out the weights while gradients are accumulated and not applied"
             notes = ((f"`{pending.id}` accumulates", pending),)
             yield Finding(UnappliedGradientsError, op, message, notes, "move it after the update")
+        if Role.ANCHOR in roles and applied is not None:
+            message = f"`{op.id}` makes the old log-probs with weights that `{applied.id}` has moved since the rollout"
+            help = "make them before the step's first update, or let the loss use the log-probs of the rollout"
+            yield Finding(MovedPolicyError, op, message, ((f"`{applied.id}` runs before it", applied),), help)
         if Role.ACCUMULATE in roles:
             pending = op
         if Role.APPLY in roles:
