@@ -19,7 +19,7 @@ from steptrace.lower import Plan, lower
 from steptrace.run.binding import bind_parts
 from steptrace.run.borders import checked_weights
 from steptrace.run.digest import tree_digest
-from steptrace.run.drive import closing, drive
+from steptrace.run.drive import Driven, closing, drive
 from steptrace.run.executor import Executor
 from steptrace.run.result import RunResult
 from steptrace.run.session import Session
@@ -71,32 +71,13 @@ def run(
     steps = None if steps is None else _whole("steps", steps, 0)
     epochs = None if epochs is None else _whole("epochs", epochs, 1)
     plan = plan_for(program, pipeline, target)
-    parts = bind_parts(plan, bind)
-    folder = _folder(out, resume)
+    parts, folder = bind_parts(plan, bind), _folder(out, resume)
     session = Session(plan, parts, seed=_whole("seed", seed), epochs=epochs, out=folder)
-    if steps is None and not session.dispatches:
-        raise BadRunOptionError(
-            f"steps is not given, and `{plan.program.name}` draws no prompts whose end would end it"
-        )
-    session.refuse_partial(steps)
+    _check_end(session, steps)
     executor = Executor(session, _waiter(parts.trainer) if timed else None)
     with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
         driven = drive(executor, session, steps, resume=resume)
-    return RunResult(
-        program=plan.program.name,
-        pipeline=pipeline,
-        target=target,
-        seed=session.seed,
-        steps=driven.steps,
-        first_step=driven.first,
-        records=tuple(session.records),
-        params_digest=tree_digest(checked_weights(parts.trainer.weights())[0]),
-        calls_digest=session.calls.settle(),
-        trained_groups_digest=session.groups_digest,
-        phase_seconds=dict(executor.seconds),
-        phase_ms=driven.phase_ms,
-        info=_info(parts.trainer),
-    )
+    return _result(session, executor, driven, pipeline)
 
 
 def plan_for(program: Program | ProgramDef | str, pipeline: str = "", target: str = "inline") -> Plan:
@@ -108,6 +89,33 @@ def plan_for(program: Program | ProgramDef | str, pipeline: str = "", target: st
     if pipeline:
         raise UnknownPassError(f"there is no pass `{pipeline}`", help="an empty pipeline runs the program as written")
     return lower(_traced(program), target)
+
+
+def _result(session: Session, executor: Executor, driven: Driven, pipeline: str) -> RunResult:
+    plan, trainer = session.plan, session.parts.trainer
+    return RunResult(
+        program=plan.program.name,
+        pipeline=pipeline,
+        target=plan.target.name,
+        seed=session.seed,
+        steps=driven.steps,
+        first_step=driven.first,
+        records=tuple(session.records),
+        params_digest=tree_digest(checked_weights(trainer.weights())[0]),
+        calls_digest=session.calls.settle(),
+        trained_groups_digest=session.groups_digest,
+        phase_seconds=dict(executor.seconds),
+        phase_ms=driven.phase_ms,
+        info=_info(trainer),
+    )
+
+
+def _check_end(session: Session, steps: int | None) -> None:
+    """Refuse a run that would never end, and one whose last step would be refused."""
+    if steps is None and not session.dispatches:
+        name = session.plan.program.name
+        raise BadRunOptionError(f"steps is not given, and `{name}` draws no prompts whose end ends it")
+    session.refuse_partial(steps)
 
 
 def _traced(program: Program | ProgramDef | str) -> Program:
