@@ -51,7 +51,7 @@ def growth(program, steps: int, **bound) -> int:
     census = Census(steps // 4)
     made = parts(trainer=Forgetful(), tracker=census, **bound)
     rollout = made["rollout"]
-    rollout.asked = deque(maxlen=1)
+    rollout.asked, rollout.given = deque(maxlen=1), deque(maxlen=1)
     steptrace.run(program, made, steps=steps)
     return census.counts[3] - census.counts[1]
 
