@@ -19,7 +19,7 @@ from steptrace.run.job.optimizer import rl_optimizer
 from steptrace.run.job.progress import Show
 from steptrace.run.job.recipe import recipe_for
 from steptrace.run.job.report import summarise
-from steptrace.run.job.reward import reward_of
+from steptrace.run.job.reward import ScoreAndExact
 from steptrace.run.job.setup import Setup, load_setup
 from steptrace.run.job.trackers import JsonLines, TensorBoard, read_records
 from steptrace.run.job.warmup import WarmedUp, warmed_up
@@ -81,7 +81,7 @@ def run_job(config: JobConfig) -> dict[str, Any]:
                 "trainer": built.trainer,
                 "rollout": built.rollout,
                 "reference": built.reference,
-                "reward": reward_of(setup.task, recipe.reward),
+                "reward": ScoreAndExact(setup.task, recipe.exact_share),
                 "prompts": setup.train,
                 "tokenizer": setup.tokenizer,
                 "packer": setup.packer,

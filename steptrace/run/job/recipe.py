@@ -31,8 +31,8 @@ class Recipe:
       weight_decay: of AdamW, in the warm-up too.
       clip_norm: largest norm of a gradient, in the warm-up too.
       clip_low, clip_high, kl_coef, entropy_coef, aggregation: see `GrpoLoss`.
-      reward: ``"exact"``, 1 for a right answer and 0 for any other; or ``"score"``, what the dataset gives, which may
-        be a part for a wrong one.
+      exact_share: share of the reward that only a right answer gets, in 0..1; the rest is the dataset's own score,
+        which may give a part for a wrong answer.
       temperature: of sampling, and so of every log-prob.
       micro_batch_tokens: about how many tokens a micro-batch holds, padding included.
       sequences_per_row: how many of the longest sequences fit a row.
@@ -42,16 +42,16 @@ class Recipe:
     questions: int = 4000
     longest_prompt: int = 256
     longest_answer: int = 64
-    dim: int = 64
+    dim: int = 96
     layers: int = 2
-    heads: int = 4
-    rope_theta: float = 10_000.0
-    warmup_steps: int = 80
+    heads: int = 6
+    rope_theta: float = 100.0
+    warmup_steps: int = 50
     warmup_batch: int = 128
     warmup_learning_rate: float = 3e-3
     steps: int = 400
-    learning_rate: float = 1e-3
-    ramp: int = 20
+    learning_rate: float = 2e-3
+    ramp: int = 30
     decay: int = 0
     final_share: float = 0.1
     b2: float = 0.999
@@ -59,13 +59,13 @@ class Recipe:
     clip_norm: float = 1.0
     clip_low: float = 0.2
     clip_high: float = 0.28
-    kl_coef: float = 0.0
+    kl_coef: float = 0.05
     entropy_coef: float = 0.0
     aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
-    reward: Literal["exact", "score"] = "exact"
+    exact_share: float = 0.5
     temperature: float = 1.0
-    micro_batch_tokens: int = 1500
-    sequences_per_row: int = 2
+    micro_batch_tokens: int = 600
+    sequences_per_row: int = 4
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(

@@ -1,35 +1,31 @@
-"""The reward of the job: right or not, or the dataset's own score."""
+"""The reward of the job: the dataset's own score, and a bonus for a right answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from steptrace.lang.parts import Reward
 from steptrace.lang.records import Prompt
 from steptrace.run.tasks import Task
 
 
-def reward_of(task: Task, kind: Literal["exact", "score"]) -> Reward:
-    """The reward part of that kind."""
-    return ExactReward(task) if kind == "exact" else task.reward
-
-
 @dataclass(frozen=True)
-class ExactReward:
-    """1 for an answer with the dataset's full score, 0 for any other: the reward is what the evaluation counts.
+class ScoreAndExact:
+    """``(1 - exact_share) * score + exact_share * (score is full)``.
 
-    A score that gives a part for wrong answers is easier to climb at first and can be gamed later. That of
-    ``spell_backward`` counts matching places, so that an answer which goes on too long loses little or nothing, and
-    models trained by it stop ending short words.
+    A score that gives a part for wrong answers is easier to climb than one that does not, and can be gamed. That of
+    ``spell_backward`` counts matching places, so that an answer which goes on too long loses little: models that are
+    trained by it alone stop ending short words. The exact share is what the evaluation counts.
 
     Attributes:
-      task: the task.
+      task: the task, which judges.
+      exact_share: in 0..1; 0 is the dataset's score alone, 1 is 1 for a right answer and 0 for any other.
     """
 
     task: Task
+    exact_share: float
 
     def __call__(self, prompt: Prompt, completions: Sequence[str]) -> list[float]:
-        """1.0 or 0.0 for each completion."""
-        return [float(self.task.exact(prompt, text)) for text in completions]
+        """A reward in 0..1 for each completion, 1 for a right one, where the dataset's scores are in 0..1."""
+        scores = self.task.reward(prompt, completions)
+        return [(1 - self.exact_share) * score + self.exact_share * (score >= 1.0) for score in scores]

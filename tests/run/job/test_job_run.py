@@ -1,9 +1,8 @@
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
-from job_cases import PROGRAM, RECIPE, job
+from job_cases import PROGRAM, job
 
 from steptrace.diag.checkpoint import OtherProgramError
 from steptrace.diag.job import BrokenJobFolderError
@@ -83,7 +82,7 @@ def test_the_folder_holds_metrics_groups_and_checkpoints(whole):
     assert [record["step"] for record in records] == [0, 1, 2, 3, 4]
     assert {"reward", "kl", "entropy", "tokens_per_s", "grad_norm"} <= records[0].keys()
     assert [(line["step"], len(line["groups"])) for line in trained(out)] == [(step, 4) for step in range(5)]
-    assert sorted(place.name for place in (out / "checkpoints").iterdir()) == ["00000001", "00000003"]
+    assert sorted(place.name for place in (out / "checkpoints").iterdir()) == [".lock", "00000003", "00000004-end"]
 
 
 def test_no_leaf_compiles_again_after_the_first_step(whole):
@@ -94,12 +93,12 @@ def test_no_leaf_compiles_again_after_the_first_step(whole):
     assert compiles["at_end"]["reference.logps"] == 1
 
 
-@pytest.mark.parametrize("step", [0, 3])
+@pytest.mark.parametrize("step", [0, 2])
 def test_an_interrupted_run_ends_as_one_that_was_not(whole, tmp_path, monkeypatch, step):
     killed(job(tmp_path), monkeypatch, step)
     resumed = run_job(job(tmp_path, resume=True))
     assert resumed["warmup"]["restored"]
-    assert resumed["first_step"] == {0: 0, 3: 2}[step]
+    assert resumed["first_step"] == step
     assert compared(resumed) == compared(whole[1])
     assert trained(tmp_path) == trained(whole[0])
     assert [record["step"] for record in read_records(tmp_path / "metrics.jsonl")] == [0, 1, 2, 3, 4]
@@ -126,8 +125,8 @@ def test_control_another_seed_ends_elsewhere(whole, tmp_path):
 
 
 def test_the_control_trains_on_other_advantages(whole, tmp_path):
-    shuffled = run_job(job(tmp_path, control="shuffled-rewards", recipe=replace(RECIPE, reward="score")))
-    own = run_job(job(tmp_path / "own", recipe=replace(RECIPE, reward="score")))
+    shuffled = run_job(job(tmp_path, control="shuffled-rewards"))
+    own = run_job(job(tmp_path / "own"))
     assert shuffled["trained_groups_digest"] == own["trained_groups_digest"]
     assert shuffled["accuracy_before"] == own["accuracy_before"]
     assert shuffled["params_digest"] != own["params_digest"]
