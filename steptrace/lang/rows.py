@@ -16,6 +16,9 @@ from steptrace.ir.types import BASES
 from steptrace.lang.attributes import TYPE_NAMES, fitted
 from steptrace.lang.resources import Pattern, patterns
 
+CONTEXT = ("step", "key")
+"""Keyword-only parameters without a default by which a function asks for the step, and for a PRNG key."""
+
 _TYPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)\s*:\s*)?(?P<base>\w+)\s*(?:<(?P<fields>[^<>]*)>)?")
 _ATTRIBUTE_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "tuple": tuple}
 
@@ -83,7 +86,13 @@ def _parameters(
             help="one type for each operand; attributes are keyword-only, or have a default",
         )
     operands = tuple(_operand(item.name, text, loc) for item, text in zip(required, takes, strict=True))
-    return operands, tuple(_attribute(item, loc) for item in given if item not in required)
+    return operands, tuple(_attribute(item, loc) for item in given if item not in required and not is_context(item))
+
+
+def is_context(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is filled by the runtime when the op runs, not by the step that calls it."""
+    asked = parameter.kind is parameter.KEYWORD_ONLY and parameter.name in CONTEXT
+    return asked and parameter.default is parameter.empty
 
 
 def _operand(name: str, text: str, loc: Loc) -> Operand:

@@ -12,7 +12,7 @@ from steptrace.diag.tracing import OpCallError, OpDeclarationError
 from steptrace.ir.kind import OpKind
 from steptrace.lang.place import loc_of, user_loc
 from steptrace.lang.resources import Pattern
-from steptrace.lang.rows import declared_row
+from steptrace.lang.rows import declared_row, is_context
 from steptrace.lang.tracer import ACTIVE, Tracer
 from steptrace.lang.values import Traced
 
@@ -43,9 +43,14 @@ class UserOp:
             return self.function(*args, **kwargs)
         return self._record(tracer, args, kwargs)
 
+    def _signature(self) -> inspect.Signature:
+        """What a step gives: the function's parameters without those that the runtime fills."""
+        whole = inspect.signature(self.function)
+        return whole.replace(parameters=[item for item in whole.parameters.values() if not is_context(item)])
+
     def _record(self, tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
+            bound = self._signature().bind(*args, **kwargs).arguments
         except TypeError as error:
             raise tracer.refuse(OpCallError(f"`{self.kind.name}`: {error}", loc=user_loc())) from None
         names = [operand.name for operand in self.kind.operands]
@@ -95,7 +100,8 @@ def op(
             groups = length_penalty(groups, weight=0.2)   # recorded
 
     The first parameters are the operands, as many as ``takes`` has types; the others are attributes, fixed
-    when the step is traced.
+    when the step is traced. Keyword-only parameters ``step`` and ``key`` without a default are filled when the op
+    runs: the step's number, and a JAX PRNG key that is a function of (seed, op, step, round of its loop).
 
     Args:
       function: the function, when the decorator is used without parentheses.

@@ -14,6 +14,7 @@ from steptrace.diag.binding import UnboundOpError, WrongPartError
 from steptrace.diag.running import TaskValueError
 from steptrace.ir import Op, OpKind
 from steptrace.lang.records import Group, MicroBatch
+from steptrace.lang.rows import CONTEXT
 from steptrace.lang.user_ops import UserOp, implementation
 from steptrace.lower import Call
 from steptrace.run.borders import checked_metrics, described, is_groups, is_number, same_groups
@@ -23,9 +24,6 @@ from steptrace.run.rng import key_for
 if TYPE_CHECKING:
     from steptrace.run.session import Session
 
-CONTEXT = ("step", "key")
-"""Keyword-only parameters by which a function asks for the step, and for a PRNG key of its instance."""
-
 
 @dataclass(frozen=True, slots=True)
 class OwnOp:
@@ -34,7 +32,7 @@ class OwnOp:
     Attributes:
       function: the implementation.
       kind: its row.
-      context: which of `CONTEXT` it asks for.
+      context: which of `steptrace.lang.rows.CONTEXT` it asks for.
     """
 
     function: Callable[..., Any]
