@@ -1,7 +1,8 @@
 """Keyword-only parameters of a user's op that the runtime fills: they are no attributes and need no value in a step."""
 
-import steptrace
 from fakes import parts
+
+import steptrace
 from steptrace.lang.definition import trace
 
 SEEN = []
