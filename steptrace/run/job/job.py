@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from steptrace.ir import Program
+from steptrace.lang.parts import Tracker
+from steptrace.lang.reference import resolve
 from steptrace.run.api import plan_for, run
 from steptrace.run.job.compiles import CompileWatch
 from steptrace.run.job.config import JobConfig
@@ -21,7 +23,7 @@ from steptrace.run.job.recipe import recipe_for
 from steptrace.run.job.report import summarise
 from steptrace.run.job.reward import ScoreAndExact
 from steptrace.run.job.setup import Setup, load_setup
-from steptrace.run.job.trackers import JsonLines, TensorBoard, read_records
+from steptrace.run.job.trackers import JsonLines, TensorBoard, check_tensorboard, read_records
 from steptrace.run.job.warmup import WarmedUp, warmed_up
 from steptrace.run.models.split import SplitModel
 from steptrace.run.result import RunResult
@@ -61,47 +63,60 @@ def run_job(config: JobConfig) -> dict[str, Any]:
       SteptraceError: with a code, for whatever the caller can mend.
     """
     start = time.perf_counter()
-    program = plan_for(config.program, config.pipeline, config.target).program
+    program = resolve(config.program)
+    plan_for(program, config.pipeline, config.target)
+    if config.tensorboard:
+        check_tensorboard()
     recipe = config.recipe or recipe_for(config.task)
-    steps = config.steps or recipe.steps
-    with Show(quiet=config.json, steps=steps) as show:
+    with Show(quiet=config.json) as show:
         setup = load_setup(config.task, recipe, config.eval_size)
         out, found = open_folder(config, recipe)
-        trackers = [TensorBoard(out / "tensorboard")] if config.tensorboard else []
         setup.tokenizer.save(out / "tokenizer.json")
         _introduce(show, config, setup, out, found)
         evaluator = Evaluator(setup, setup.model(config.seed))
         warm = _warm_up(show, setup, evaluator, out, config.seed)
         built = _build(setup, warm.split, config.seed)
+        show.begin(f"{program.name} on {config.task}", config.steps or recipe.steps)
         watch = CompileWatch({"trainer": built.trainer, "rollout": built.rollout, "reference": built.reference})
-        show.begin(f"{program.name} on {config.task}", steps)
-        result = run(
-            program,
-            bind={
-                "trainer": built.trainer,
-                "rollout": built.rollout,
-                "reference": built.reference,
-                "reward": ScoreAndExact(setup.task, recipe.exact_share),
-                "prompts": setup.train,
-                "tokenizer": setup.tokenizer,
-                "packer": setup.packer,
-                "advantages": _control(config, program),
-                "tracker": [JsonLines(out / "metrics.jsonl"), *trackers, watch, show],
-            },
-            steps=steps,
-            seed=config.seed,
-            pipeline=config.pipeline,
-            target=config.target,
-            out=out,
-            resume=config.resume and can_resume(out),
-            timed=config.timed,
-        )
+        result = _run_program(config, program, setup, built, [*_trackers(config, out), watch, show], out)
         compiles = watch.counts()
         weights, _ = built.trainer.weights()
-        after = evaluator.accuracy(weights)
-    summary = _summary(config, result, warm, after, out)
+        summary = _summary(config, result, warm, evaluator.accuracy(weights), out)
     summary |= {"compiles": compiles, "seconds": round(time.perf_counter() - start, 2)}
     return summarise(summary, read_records(out / "metrics.jsonl"), out, show)
+
+
+def _run_program(
+    config: JobConfig, program: Program, setup: Setup, built: _Built, trackers: Sequence[Tracker], out: Path
+) -> RunResult:
+    """The program on the task, from the warmed-up model or from where it was left."""
+    steps = config.steps or setup.recipe.steps
+    return run(
+        program,
+        bind={
+            "trainer": built.trainer,
+            "rollout": built.rollout,
+            "reference": built.reference,
+            "reward": ScoreAndExact(setup.task, setup.recipe.exact_share),
+            "prompts": setup.train,
+            "tokenizer": setup.tokenizer,
+            "packer": setup.packer,
+            "advantages": _control(config, program),
+            "tracker": trackers,
+        },
+        steps=steps,
+        seed=config.seed,
+        pipeline=config.pipeline,
+        target=config.target,
+        out=out,
+        resume=config.resume and can_resume(out),
+        timed=config.timed,
+    )
+
+
+def _trackers(config: JobConfig, out: Path) -> list[Tracker]:
+    events = [TensorBoard(out / "tensorboard")] if config.tensorboard else []
+    return [JsonLines(out / "metrics.jsonl"), *events]
 
 
 def _introduce(show: Show, config: JobConfig, setup: Setup, out: Path, found: str) -> None:

@@ -34,15 +34,13 @@ class Show:
 
     Args:
       quiet: standard output belongs to someone else.
-      steps: RL updates the run will have done at its end.
     """
 
-    def __init__(self, *, quiet: bool, steps: int) -> None:
+    def __init__(self, *, quiet: bool) -> None:
         self.console = Console(stderr=quiet, highlight=False)
         self._quiet = quiet
         self._silent = quiet and not sys.stderr.isatty()
         self._live_wanted = self.console.is_terminal
-        self._steps = steps
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

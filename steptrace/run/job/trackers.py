@@ -37,10 +37,11 @@ class JsonLines:
             file.write(_line({**metrics, **pace}))
 
     def rewind(self, step: int, last_record: Mapping[str, float] | None) -> None:
-        """Drop the records from ``step`` on, as the run goes on behind that step, then add its own if given."""
-        kept = [record for record in read_records(self.path) if record["step"] < step]
+        """Drop the records behind ``step``, as the run goes on from there; add that step's own if it is not there."""
+        records = read_records(self.path)
+        kept = [record for record in records if record["step"] < step]
         if last_record is not None:
-            kept.append({**last_record, "step": float(step)})
+            kept += [record for record in records if record["step"] == step][:1] or [{**last_record, "step": step}]
         building = self.path.with_name(f".{self.path.name}.new")
         building.write_text("".join(map(_line, kept)))
         os.replace(building, self.path)
@@ -79,11 +80,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path) -> None:
-        if importlib.util.find_spec("tensorboardX") is None:
-            raise TrackerMissingError(
-                "TensorBoard events need the package tensorboardX, which is not installed",
-                help="python -m pip install 'steptrace[tensorboard]'",
-            )
+        check_tensorboard()
         self._folder = folder
         self._purge: int | None = None
         self._writer: Any = None
@@ -111,3 +108,16 @@ class TensorBoard:
 
             self._writer = SummaryWriter(str(self._folder), purge_step=self._purge)
         return self._writer
+
+
+def check_tensorboard() -> None:
+    """Raise `TrackerMissingError` when tensorboardX is not installed."""
+    try:
+        found = importlib.util.find_spec("tensorboardX")
+    except ValueError:
+        found = None
+    if found is None:
+        raise TrackerMissingError(
+            "TensorBoard events need the package tensorboardX, which is not installed",
+            help="python -m pip install 'steptrace[tensorboard]'",
+        )

@@ -23,16 +23,24 @@ def test_each_step_is_a_line_with_its_pace(tmp_path):
     assert second["seconds"] >= first["seconds"]
 
 
-def test_rewind_drops_what_was_logged_from_the_step_on_and_adds_its_record(tmp_path):
+def test_rewind_drops_what_was_logged_behind_the_step(tmp_path):
     path = tmp_path / "metrics.jsonl"
     tracker = JsonLines(path)
     for step in range(5):
         tracker.log(step, {"step": float(step), "reward": step / 10})
-    JsonLines(path).rewind(3, {"reward": 9.0})
+    third = read_records(path)[3]
+    JsonLines(path).rewind(3, {"reward": 0.3})
     assert steps_in(path) == [0, 1, 2, 3]
-    assert read_records(path)[-1] == {"reward": 9.0, "step": 3.0}
-    JsonLines(path).rewind(1, None)
-    assert steps_in(path) == [0]
+    assert read_records(path)[-1] == third
+    JsonLines(path).rewind(-1, None)
+    assert steps_in(path) == []
+
+
+def test_rewind_adds_the_record_of_the_step_when_it_was_lost(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0.0}\n{"step": 1.0')
+    JsonLines(path).rewind(1, {"reward": 0.5})
+    assert read_records(path) == [{"step": 0.0}, {"reward": 0.5, "step": 1}]
 
 
 def test_a_line_that_was_cut_short_is_no_record(tmp_path):
