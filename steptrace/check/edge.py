@@ -30,7 +30,7 @@ class Edge:
         so its edges start at ``done``; one that only sends work off orders later calls when it is issued.
       persists: whether it also orders every later step (and micro-batch), because the resource is one thing; a
         value and a cell of a step order only what uses them.
-      note: for the reason: the staleness behind an index, or the capacity.
+      note: for the reason: the staleness behind an index, the capacity, or who declares no effects.
     """
 
     before: str

@@ -138,6 +138,7 @@ class _Walk:
             _what(self.location, a, b),
             "done" if b.awaits and a.writes else a.unit.event,
             self.persists,
+            _undeclared(a, b),
         )
 
 
@@ -228,6 +229,11 @@ def _step(touch: Touch) -> int:
 
 def _micro(touch: Touch) -> int | None:
     return touch.index.micro if touch.index is not None else None
+
+
+def _undeclared(a: Touch, b: Touch) -> str:
+    """The ids of those of two units that declare no effects."""
+    return " ".join(touch.unit.id for touch in (a, b) if touch.any)
 
 
 def _kind(location: Location, a: Touch, b: Touch) -> EdgeKind:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from steptrace.check.edge import Edge
 from steptrace.check.edges import edges_of
@@ -29,6 +29,7 @@ class Room:
       low: the edge that demands ``after``, None for none.
       high: the edge that demands ``before``, None for none.
       possible: whether there is a place at all.
+      unit: what the shift counts.
     """
 
     op: str
@@ -39,12 +40,14 @@ class Room:
     low: Edge | None
     high: Edge | None
     possible: bool
+    unit: Literal["step", "micro-batch"] = "step"
 
     def __str__(self) -> str:
         parts = [f"after `{self.after}`"] if self.after else []
         parts += [f"before `{self.before}`"] if self.before else []
         text = " and ".join(parts)
-        ahead = f", {self.shift} ahead" if self.shift else ""
+        plural = "" if self.shift == 1 else "es" if self.unit == "micro-batch" else "s"
+        ahead = f", {self.shift} {self.unit}{plural} ahead" if self.shift else ""
         if self.possible:
             return (text or f"anywhere on lane {self.lane}") + ahead
         why = f": that would be {text}" if len(parts) == 2 else ""
@@ -108,6 +111,7 @@ def legal_places(
         low[2] if low else None,
         high[2] if high else None,
         possible and (low is None or high is None or low[0] < high[0]),
+        "step" if here.loop is None else "micro-batch",
     )
 
 

@@ -65,6 +65,20 @@ def noun(what: str) -> str:
     return _NOUNS.get(what.partition("[")[0], f"`{what}`")
 
 
+def _barrier(edge: Edge, a: str, b: str) -> str:
+    if edge.note == edge.before != edge.after:
+        return f"{a} declares no effects, so {b} may not pass it"
+    if edge.note == edge.after != edge.before:
+        return f"{b} declares no effects, so it may not pass {a}"
+    return f"{a} and {b} declare no effects, so neither may pass the other"
+
+
+def older(updates: int) -> str:
+    """What more staleness means, in words."""
+    count = "an update" if updates == 1 else f"{updates} updates"
+    return f"rollouts are then made with weights that are {count} older"
+
+
 def _pronoun(thing: str) -> str:
     words = thing.split(" ")
     return "them" if _PLURALS.intersection((words[-1], *words[1:2])) else "it"
@@ -93,5 +107,5 @@ def reason_of(edge: Edge, step: int = 0) -> str:
         EdgeKind.FIFO: f"{b} comes after {a} at {thing}: what is put on first is taken first",
         EdgeKind.CAPACITY: f"{b} needs a place in {thing}, which holds {edge.note}, and {a} releases it",
         EdgeKind.EXISTS: f"{b} runs only if {a} found that the step exists",
-        EdgeKind.BARRIER: f"{a} or {b} declares no effects, so neither may pass the other",
+        EdgeKind.BARRIER: _barrier(edge, a, b),
     }[edge.kind]

@@ -9,7 +9,7 @@ from steptrace.check.edges import edges_of
 from steptrace.check.graph import Hop, find_cycle
 from steptrace.check.legal import allowing_staleness, legal_places
 from steptrace.check.places import Place, broken, lanes_of, places_of, slack
-from steptrace.check.reasons import ends_of, instance
+from steptrace.check.reasons import ends_of, instance, noun, older
 from steptrace.check.reference import reference_of
 from steptrace.check.units import units_of
 from steptrace.check.values import poll_edges
@@ -25,6 +25,7 @@ from steptrace.diag.schedule import (
 )
 from steptrace.ir.builtin import kinds_of
 from steptrace.ir.program import Op, Program, ops_of
+from steptrace.ir.resource import ResourceKind
 
 
 def check_schedule(program: Program, source: Program) -> Program:
@@ -103,7 +104,8 @@ def order_error(program: Program, reference: Program, edge: Edge) -> OrderError 
     mover = _moved(program, reference, edge)
     message = f"{second} would run before {first}"
     room = legal_places(program, reference, mover)
-    notes = [Note(edge.reason, loc_a), Note(_slack_words(slack(edge, places[edge.before], places[edge.after]), edge))]
+    turns = slack(edge, places[edge.before], places[edge.after])
+    notes = [Note(edge.reason, loc_a), Note(_slack_words(turns, edge, places[edge.after].lane))]
     notes.append(Note(f"legal for `{mover}`: {room}"))
     return OrderError(message, loc=loc_b, notes=tuple(notes), help=_order_help(program, reference, edge, mover))
 
@@ -111,7 +113,7 @@ def order_error(program: Program, reference: Program, edge: Edge) -> OrderError 
 def _order_help(program: Program, reference: Program, edge: Edge, mover: str) -> str:
     staleness = allowing_staleness(program, reference, edge)
     if staleness is not None:
-        return f"it would be legal if the program allowed staleness={staleness}"
+        return f"with staleness={staleness} it would be legal: {older(staleness - reference.contract.staleness)}"
     shifted = places_of(program)[mover]
     if shifted.step_shift or shifted.micro_shift:
         room = legal_places(program, reference, mover, shift=0)
@@ -130,12 +132,19 @@ def _moved(program: Program, reference: Program, edge: Edge) -> str:
     return max((edge.after, edge.before), key=lambda id: abs(here[id] - source[id]))
 
 
-def _slack_words(turns: int, edge: Edge) -> str:
+def _slack_words(turns: int, edge: Edge, lane: str) -> str:
     unit = "micro-batch" if edge.micro is not None else "step"
     if turns == 0:
-        return f"slack 0: both run in the same turn of their lane, and `{edge.after}` stands first"
+        return f"slack 0: lane {lane} runs both in one turn, `{edge.after}` first"
     count = f"{-turns} {unit}" + ("s" if unit == "step" and turns < -1 else "es" if turns < -1 else "")
     return f"slack {turns}: `{edge.after}` runs {count} too early"
+
+
+def _entries(reference: Program, edge: Edge) -> str:
+    """How much room the capacity of an edge is, in words."""
+    cell = reference.resource_table()[edge.what.partition("[")[0]].kind is ResourceKind.CELL
+    one, several = ("step", "steps") if cell else ("entry", "entries")
+    return f"{edge.note} {one if edge.note == '1' else several}"
 
 
 def _capacity_help(edge: Edge) -> str:
@@ -178,7 +187,7 @@ def _lock_up(program: Program, reference: Program, circle: tuple[Hop, ...]) -> S
     lanes = list(dict.fromkeys(places_of(program)[hop.before].lane for hop in circle))
     if full is not None:
         name = full.what.partition("[")[0]
-        message = f"`{name}` would have to hold more than {full.note} at a time"
+        message = f"`{name}` would have to hold more than {_entries(reference, full)} at a time"
         return CapacityError(message, loc=_loc(reference, full.after), notes=notes, help=_capacity_help(full))
     message = f"lanes {' and '.join(lanes)} would wait for one another for ever"
     help = "move one of these ops past its neighbour, or to another lane"
@@ -210,7 +219,10 @@ def _why(edge: Edge) -> str:
         EdgeKind.EXISTS: "the step may not exist",
         EdgeKind.BARRIER: "one of them declares no effects",
     }
-    return words.get(edge.kind, "both touch `{}`").format(edge.what)
+    if edge.kind in words:
+        return words[edge.kind].format(edge.what)
+    verb = {EdgeKind.RAW: "it needs", EdgeKind.WAR: "it overwrites"}.get(edge.kind, "both touch")
+    return f"{verb} {noun(edge.what)}"
 
 
 def _loc(program: Program, id: str) -> Loc | None:

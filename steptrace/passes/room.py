@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.edges import edges_of
+from steptrace.check.reasons import instance, older, reason_of
 from steptrace.check.units import units_of
 from steptrace.diag.base import Note
 from steptrace.diag.motion import PassDeclinedError
@@ -64,14 +65,13 @@ def no_room(
     """
     origins, inside = tuple(sources), set(group)
     chain = chains_to(reference, origins, steps)[op]
-    edge = next((edge for edge in reversed(chain) if edge.before not in inside and edge.after in inside), chain[-1])
+    entering = (n for n in reversed(range(len(chain))) if chain[n].before not in inside and chain[n].after in inside)
+    at = next(entering, len(chain) - 1)
+    edge, step = chain[at], sum(edge.distance for edge in chain[:at])
     units = units_of(reference)
-    notes = (
-        Note(f"`{edge.before}` of step k", units[edge.before].loc),
-        Note(f"`{edge.after}` of step k+{steps}", units[edge.after].loc),
-    )
+    notes = (Note(instance(edge.before, step), units[edge.before].loc),)
     help = _declaration(reference, chain) or _staleness(reference, op, origins, steps)
-    return declined(f"{what}: {edge.reason}", loc=units[edge.after].loc, edge=edge, notes=notes, help=help)
+    return declined(f"{what}: {reason_of(edge, step)}", loc=units[edge.after].loc, edge=edge, notes=notes, help=help)
 
 
 def _declaration(reference: Program, chain: Chain) -> str:
@@ -92,5 +92,6 @@ def _staleness(reference: Program, op: str, sources: tuple[str, ...], steps: int
     for staleness in range(contract.staleness + 1, contract.staleness + 1 + _MOST_STALENESS):
         looser = replace(reference, contract=replace(contract, staleness=staleness))
         if op not in chains_to(looser, sources, steps):
-            return f"allow staleness={staleness}: `{reference.name}{{staleness={staleness}}}`"
+            name = f"{reference.name}{{staleness={staleness}}}"
+            return f"allow it with staleness={staleness}, `{name}`: {older(staleness - contract.staleness)}"
     return ""

@@ -75,7 +75,7 @@ class TakeAhead:
         held = chains_to(schedule.reference, sources, self.depth)
         for op in takes:
             if op.id in held:
-                what = f"`{op.id}` gains nothing from running {self.depth} ahead"
+                what = f"`{op.id}` gains nothing from running ahead"
                 raise no_room(schedule.reference, what, op.id, sources, [op.id for op in fed], self.depth)
         return tuple(op for op in fed if op.id not in held and not op.shift)
 

@@ -78,7 +78,7 @@ def test_a_refused_order_says_why_by_how_much_and_where_it_would_be_legal() -> N
     texts = [note.text for note in problem.notes]
     assert "policy version" in texts[0]
     assert texts[1:] == [
-        "slack 0: both run in the same turn of their lane, and `commit` stands first",
+        "slack 0: lane host runs both in one turn, `commit` first",
         "legal for `commit`: after `sync_weights` and before `log`",
     ]
     assert problem.loc is not None
@@ -90,7 +90,9 @@ def test_at_staleness_0_taking_ahead_names_the_declaration_that_would_allow_it()
     ahead = replace(fresh, body=tuple(replace(n, shift=1) if n.id == "dispatch" else n for n in fresh.body))
     problem = next(p for p in problems(ahead, fresh) if "sync_weights" in p.message)
     assert problem.message == "`dispatch` of step k+1 would run before `sync_weights` of step k"
-    assert problem.help == "it would be legal if the program allowed staleness=1"
+    assert problem.help == (
+        "with staleness=1 it would be legal: rollouts are then made with weights that are an update older"
+    )
 
 
 def test_sending_before_the_update_is_refused() -> None:
@@ -197,8 +199,8 @@ def _spread(loop: Loop) -> Loop:
 def test_legal_places_follow_the_shift_and_the_lane() -> None:
     assert str(legal_places(PLAIN, PLAIN, "on_step_end")) == "after `get_metrics`"
     assert str(legal_places(PLAIN, PLAIN, "free")) == "after `log`"
-    assert str(legal_places(PLAIN, PLAIN, "dispatch", shift=1)) == "anywhere on lane host, 1 ahead"
-    assert str(legal_places(PLAIN, PLAIN, "dispatch", shift=2)) == "after `sync_weights`, 2 ahead"
-    assert str(legal_places(PLAIN, PLAIN, "take", shift=1)).startswith("nowhere on lane host, 1 ahead")
+    assert str(legal_places(PLAIN, PLAIN, "dispatch", shift=1)) == "anywhere on lane host, 1 step ahead"
+    assert str(legal_places(PLAIN, PLAIN, "dispatch", shift=2)) == "after `sync_weights`, 2 steps ahead"
+    assert str(legal_places(PLAIN, PLAIN, "take", shift=1)).startswith("nowhere on lane host, 1 step ahead")
     assert str(legal_places(PLAIN, PLAIN, "log", lane="io")) == "anywhere on lane io"
     assert str(legal_places(PLAIN, PLAIN, "ref_logps")) == "after `next_mb` and before `fwd_bwd`"
