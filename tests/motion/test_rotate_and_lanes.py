@@ -36,13 +36,13 @@ def test_ahead_and_back_again():
 def test_a_dispatch_two_ahead_of_weights_one_behind_is_refused():
     error = refusal(lambda: rotate(plain(), "dispatch", ahead=2, above="take"))
     assert (error.code, edge_of(error)) == ("ST204", "sync_weights -> dispatch (2)")
-    assert error.help == "it would be legal if the program allowed staleness=2"
+    assert "staleness=2" in error.help
 
 
 def test_without_staleness_the_dispatch_stays_behind_the_sync():
     error = refusal(lambda: rotate(plain("grpo"), "dispatch", above="take"))
     assert error.message == "`dispatch` of step k+1 would run before `sync_weights` of step k"
-    assert error.help == "it would be legal if the program allowed staleness=1"
+    assert "staleness=1" in error.help
     assert step(rotate(plain("grpo"), "dispatch").schedule)[-1] == "dispatch shift=+1"
 
 
