@@ -41,9 +41,10 @@ class NotLowerableError(SteptraceError):
 class UnknownPassError(SteptraceError):
     """The pipeline names a pass that does not exist.
 
-        steptrace run grpo -p take-a-head        # error[ST302]
+        steptrace opt grpo -p take-a-head        # error[ST302]
 
-    Way out: `steptrace run --help` lists what a pipeline may be; an empty pipeline runs the program as written.
+    Way out: use one of the names that the message shows: a pass, or a pipeline that has a name of its own. An empty
+    pipeline leaves the program as written.
     """
 
     code = "ST302"

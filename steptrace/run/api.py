@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 
-from steptrace.diag.binding import BadRunOptionError, UnknownPassError
+from steptrace.diag.binding import BadRunOptionError
 from steptrace.diag.checkpoint import NoCheckpointError
 from steptrace.ir import Program
 from steptrace.lang.definition import ProgramDef, trace
 from steptrace.lang.reference import resolve
 from steptrace.lower import Plan, lower
+from steptrace.passes import run_pipeline
 from steptrace.run.binding import bind_parts
 from steptrace.run.borders import checked_weights
 from steptrace.run.digest import tree_digest
@@ -86,9 +87,7 @@ def plan_for(program: Program | ProgramDef | str, pipeline: str = "", target: st
     Raises:
       SteptraceError: the program, the pipeline or the target is not what it should be.
     """
-    if pipeline:
-        raise UnknownPassError(f"there is no pass `{pipeline}`", help="an empty pipeline runs the program as written")
-    return lower(_traced(program), target)
+    return lower(run_pipeline(_traced(program), pipeline).schedule.program, target)
 
 
 def _result(session: Session, executor: Executor, driven: Driven, pipeline: str) -> RunResult:

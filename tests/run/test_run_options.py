@@ -7,7 +7,7 @@ import pytest
 from fakes import HashTrainer, parts
 
 import steptrace
-from steptrace.diag.binding import BadRunOptionError, UnknownPassError, UnknownTargetError
+from steptrace.diag.binding import BadRunOptionError, NotLowerableError, UnknownPassError, UnknownTargetError
 from steptrace.diag.tracing import NotAProgramError
 from steptrace.ir import print_program
 from steptrace.programs.grpo import grpo
@@ -154,3 +154,8 @@ def test_times_of_steps_are_told_to_trackers_that_ask():
 
     steptrace.run(PROGRAM, parts(tracker=Tracker()), steps=3)
     assert told == [(0, True), (1, True), (2, True)]
+
+
+def test_a_schedule_that_the_target_has_no_rule_for():
+    with pytest.raises(NotLowerableError, match="start_metrics"):
+        steptrace.run(PROGRAM, parts(), steps=1, pipeline="defer-metrics")
