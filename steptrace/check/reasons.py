@@ -31,7 +31,7 @@ _NOUNS = {
     "trainer.held": "the update that the trainer holds back",
     "trainer.copied": "the copy of the parameters",
     "trainer.snapshot": "the copy of the trainer's state",
-    "trainer.record": "the metrics set aside",
+    "trainer.record": "the metrics that were set aside",
     "rollout.arrived": "the weights that arrived at the rollout",
     "sync.round": "the sync round",
 }
@@ -80,8 +80,8 @@ def older(updates: int) -> str:
 
 
 def _pronoun(thing: str) -> str:
-    words = thing.split(" ")
-    return "them" if _PLURALS.intersection((words[-1], *words[1:2])) else "it"
+    head = thing.partition(" of ")[0].partition(" that ")[0].rpartition(" ")[2]
+    return "them" if head in _PLURALS else "it"
 
 
 def reason_of(edge: Edge, step: int = 0) -> str:

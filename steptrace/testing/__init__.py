@@ -1,1 +1,35 @@
-"""What users need to test programs and parts of their own."""
+"""What users need to test programs and parts of their own.
+
+Assertions: ``assert_equivalent``, ``assert_refused``, ``assert_dump``. Case files: ``steptrace.testing.cases``, which
+pytest collects once steptrace is installed. Strategies for hypothesis, which must be installed: ``programs``,
+``pipelines``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from steptrace.testing.asserts import assert_dump as assert_dump
+    from steptrace.testing.asserts import assert_equivalent as assert_equivalent
+    from steptrace.testing.asserts import assert_refused as assert_refused
+    from steptrace.testing.pipelines import pipelines as pipelines
+    from steptrace.testing.strategies import programs as programs
+
+# Loaded at first use: pytest loads this package to find its plugin, and not everyone has hypothesis.
+_HOMES = {
+    "assert_dump": "asserts",
+    "assert_equivalent": "asserts",
+    "assert_refused": "asserts",
+    "pipelines": "pipelines",
+    "programs": "strategies",
+}
+
+__all__ = ["assert_dump", "assert_equivalent", "assert_refused", "pipelines", "programs"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

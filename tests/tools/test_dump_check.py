@@ -99,13 +99,13 @@ def test_the_console_script_pipes_a_dump_into_a_check():
         check=False,
     )
     assert (run.returncode, run.stderr) == (0, "")
-    assert re.fullmatch(r"ok: grpo: \d+ ops, 1 loop, \d+ resources\n", run.stdout)
+    assert re.fullmatch(r"ok: grpo: \d+ ops, 1 loop, \d+ resources, 1 update a step\n", run.stdout)
 
 
 def test_a_program_of_ones_own_by_module_and_function(job: Path, capsys):
     assert dumped(capsys, "job_of_test:tiny", "--view=nest") == NEST
     assert main(["check", "job_of_test:tiny{prompts=4}"]) == 0
-    assert re.fullmatch(r"ok: tiny: 13 ops, 1 loop, \d+ resources\n", capsys.readouterr().out)
+    assert re.fullmatch(r"ok: tiny: 13 ops, 1 loop, \d+ resources, 1 update a step\n", capsys.readouterr().out)
 
 
 def test_parameters_reach_the_program(capsys):

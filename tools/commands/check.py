@@ -82,6 +82,7 @@ def _grid(program: Program, source: Program) -> str:
 
 
 def _contents(program: Program) -> str:
+    from steptrace.ir.counts import updates_of
     from steptrace.ir.program import Loop
 
     counts = (
@@ -89,7 +90,9 @@ def _contents(program: Program) -> str:
         (sum(isinstance(node, Loop) for node in program.body), "loop"),
         (len(program.resources), "resource"),
     )
-    return ", ".join(f"{number} {noun}" if number == 1 else f"{number} {noun}s" for number, noun in counts)
+    parts = [f"{number} {noun}" if number == 1 else f"{number} {noun}s" for number, noun in counts]
+    updates = updates_of(program, 1)
+    return ", ".join([*parts, "1 update a step" if updates == 1 else f"{updates} updates a step"])
 
 
 COMMAND = Command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from ..command import Command
+from ..command import Command, UsageError
 
 SAME, DIFFERENT = 0, 1
 
@@ -13,6 +13,8 @@ def _run(operands: list[str], _: flags.FlagValues) -> int:
     from steptrace.check.difference import differences
     from steptrace.lang.reference import resolve
 
+    if operands == ["-", "-"]:
+        raise UsageError("standard input is one program: name the other by a file")
     changes = differences(*map(resolve, operands))
     for subject, words in changes:
         print(f"{subject}\n    {words}")

@@ -1,0 +1,102 @@
+"""`steptrace check --against`: exit 0 with what was proved, 1 with the broken edge or a run that shows the difference."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from steptrace.ir import print_program
+from steptrace.passes import run_pipeline
+from steptrace.programs import load
+from steptrace.testing.edits import edited
+from steptrace_tools.cli import main
+
+SOURCE = "grpo{staleness=1}"
+
+
+@pytest.fixture
+def derived(tmp_path: Path):
+    """Writes the schedule of a pipeline, edited, and returns the file's name."""
+
+    def write(pipeline: str = "defer-metrics", edit: str = "") -> str:
+        program = run_pipeline(load("grpo").trace(staleness=1), pipeline).schedule.program
+        text = print_program(program)
+        file = tmp_path / "derived.st"
+        file.write_text(edited(text, edit) if edit else text)
+        return str(file)
+
+    return write
+
+
+def test_an_equal_schedule_is_proved_and_the_report_says_how(derived, capsys):
+    assert main(["check", derived(), "--against", SOURCE]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[0] == "grpo: equal to its source"
+    assert "proved for all N and M: order and capacity: " in lines[1]
+    assert [line.split()[:2] for line in lines[2:7]] == [
+        [layer, "ok"] for layer in ("coverage", "order", "translation", "failure", "crash")
+    ]
+    assert any(line.startswith("  tried: all vectors of 0 to 3 micro-batches") for line in lines)
+    assert any(line.startswith("  why that suffices: ") for line in lines)
+
+
+@pytest.mark.slow
+def test_the_pipelined_boundary_is_proved_over_its_lanes_and_waits(derived, capsys):
+    assert main(["check", derived("pipelined-boundary"), "--against", SOURCE]) == 0
+    out = capsys.readouterr().out
+    assert "order, liveness and capacity: " in out
+    assert "all settings of their 3 flags" in out
+
+
+def test_a_broken_edge_is_told_and_exits_1(derived, capsys):
+    assert main(["check", derived(edit="move commit before sync_weights"), "--against", SOURCE]) == 1
+    out, err = capsys.readouterr()
+    message = "`commit` of step k would run before `sync_weights` of step k"
+    assert out == f"not equal to {SOURCE}: ST204: {message}\n"
+    assert err.startswith(f"error[ST204]: {message}\n  steptrace/programs/grpo.py:27  step.commit()\n")
+    assert "legal for `commit`: after `sync_weights` and before `log`" in err
+
+
+def test_the_grid_marks_the_broken_edge(derived, capsys):
+    file = derived(edit="move commit before sync_weights")
+    assert main(["check", file, "--against", SOURCE, "--view=grid"]) == 1
+    marked = [word for line in capsys.readouterr().out.splitlines() for word in line.split() if word.startswith("!")]
+    assert marked == ["!commit@0", "!sync_weights@0", "!"]
+
+
+def test_what_only_a_failure_shows_is_told_with_the_run(derived, capsys):
+    file = derived("", "move on_step_end before save_checkpoint")
+    assert main(["check", file, "--against", SOURCE]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith(f"not equal to {SOURCE}: ST254: ")
+    assert "seen in a run of " in err
+
+
+def test_another_contract_is_another_program(derived, capsys):
+    assert main(["check", derived(), "--against", "grpo"]) == 1
+    assert capsys.readouterr().err.startswith("error[ST209]: ")
+
+
+def test_a_schedule_is_no_source(derived, capsys):
+    assert main(["check", SOURCE, "--against", derived("take-ahead")]) == 1
+    assert capsys.readouterr().err.startswith("error[ST2")
+
+
+def test_either_may_come_from_standard_input_but_not_both(derived, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(Path(derived()).read_text()))
+    assert main(["check", "-", "--against", SOURCE]) == 0
+    assert main(["check", "-", "--against", "-"]) == 2
+    assert "standard input is one program" in capsys.readouterr().err
+
+
+def test_without_a_source_every_problem_of_a_text_is_shown(derived, capsys):
+    file = derived("", "drop commit\ndrop initial_sync")
+    assert main(["check", file]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line[:12] for line in err.splitlines() if line.startswith("error")] == ["error[ST148]", "error[ST144]"]
