@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from steptrace.testing.asserts import assert_dump as assert_dump
     from steptrace.testing.asserts import assert_equivalent as assert_equivalent
     from steptrace.testing.asserts import assert_refused as assert_refused
-    from steptrace.testing.pipelines import pipelines as pipelines
+    from steptrace.testing.random_pipelines import pipelines as pipelines
     from steptrace.testing.strategies import programs as programs
 
 # Loaded at first use: pytest loads this package to find its plugin, and not everyone has hypothesis.
@@ -22,7 +22,7 @@ _HOMES = {
     "assert_dump": "asserts",
     "assert_equivalent": "asserts",
     "assert_refused": "asserts",
-    "pipelines": "pipelines",
+    "pipelines": "random_pipelines",
     "programs": "strategies",
 }
 

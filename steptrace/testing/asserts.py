@@ -9,7 +9,7 @@ from steptrace.check.validation import Report
 from steptrace.diag.base import SteptraceError
 from steptrace.ir.program import Origin, Program
 from steptrace.testing.expected import difference, updating
-from steptrace.testing.programs import ProgramLike, program_of, shown
+from steptrace.testing.texts import ProgramLike, program_of, shown
 
 
 def assert_equivalent(a: ProgramLike, b: ProgramLike) -> Report:

@@ -39,7 +39,7 @@ from steptrace.lang.reference import resolve
 from steptrace.motion import Schedule
 from steptrace.testing.edits import edited
 from steptrace.testing.expected import difference, updating
-from steptrace.testing.programs import VIEWS, read, rendered, shown, traced, without_places
+from steptrace.testing.texts import VIEWS, read, rendered, shown, traced, without_places
 
 _NEWLINE = "\n"
 _HEADER = re.compile(r"--- (?P<name>[a-z]+)(?: (?P<argument>\S+))?\s*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,18 +15,15 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CaseFile |
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the marker known that ``equal slow`` puts on a case."""
+    """Makes the marker known that ``equal slow`` puts on a case; refuses to rewrite expected texts in CI."""
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
+    if os.environ.get("STEPTRACE_UPDATE"):
+        from steptrace.testing.expected import UpdateInCiError, updating
 
-
-def pytest_report_header() -> str:
-    """Says that expected texts are being rewritten, when they are."""
-    from steptrace.testing.expected import UpdateInCiError, updating
-
-    try:
-        return "steptrace: expected texts are rewritten" if updating() else ""
-    except UpdateInCiError as error:
-        raise pytest.UsageError(str(error)) from error
+        try:
+            updating()
+        except UpdateInCiError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 class CaseFile(pytest.File):

@@ -1,4 +1,4 @@
-"""`steptrace check --against`: exit 0 with what was proved, 1 with the broken edge or a run that shows the difference."""
+"""`steptrace check --against`: exit 0 with what was proved, 1 with the broken edge or a run that shows it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from steptrace.diag.command import OutputNotWritableError
-from steptrace_tools import cli, commands
+from steptrace_tools import bench, cli, commands
 from steptrace_tools.command import Command
 
 SCRIPT = Path(sys.executable).with_name("steptrace")
@@ -56,14 +56,17 @@ def test_each_command_shows_its_usage_and_examples(name: str, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dmup"], "steptrace: there is no command `dmup` (try: programs, ops, dump, opt, check, why, diff, explain, run, new, help)"),
+        (
+            ["dmup"],
+            f"steptrace: there is no command `dmup` (try: {', '.join(commands.NAMES)}, help)",
+        ),
         (["dump"], "steptrace: `dump` needs PROGRAM"),
         (["ops", "update", "extra"], "steptrace: `ops` does not take `extra`"),
         (["dump", "grpo", "--veiw=nest"], "steptrace: Unknown command line flag 'veiw'. Did you mean: view ?"),
-        (["bench", "nothing"], "steptrace: there is no command `nothing` (try: phases, resume, help)"),
+        (["bench", "nothing"], f"steptrace: there is no command `nothing` (try: {', '.join(bench.NAMES)}, help)"),
         (
             ["help", "dmup"],
-            "steptrace: there is no command `dmup` (try: programs, ops, dump, opt, check, why, diff, explain, run, new, help)",
+            f"steptrace: there is no command `dmup` (try: {', '.join(commands.NAMES)}, help)",
         ),
     ],
 )

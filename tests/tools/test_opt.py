@@ -48,7 +48,9 @@ def test_remarks_say_what_was_done_and_what_was_left_with_the_lines_and_the_way_
     _, err = opt(capsys, "grpo", "-p", "take-ahead,defer-metrics", "--remarks")
     lines = err.splitlines()
     assert lines[0].startswith("missed[ST283] take-ahead: `take` gains nothing from running ahead: ")
-    assert re.fullmatch(r"  steptrace/programs/grpo.py:\d+  step.dispatch\(prompts=prompts, samples=samples\)", lines[1])
+    assert re.fullmatch(
+        r"  steptrace/programs/grpo.py:\d+  step.dispatch\(prompts=prompts, samples=samples\)", lines[1]
+    )
     assert re.fullmatch(r"  steptrace/programs/grpo.py:\d+  `sync_weights` of step k", lines[2])
     assert lines[3].startswith("  help: allow it with staleness=1, `grpo{staleness=1}`")
     assert lines[4].startswith("applied defer-metrics: split `get_metrics` into `start_metrics`, `fetch_metrics`")

@@ -55,7 +55,9 @@ def test_generation_waits_until_transferred_weights_are_applied_not_only_copied(
     assert main(["opt", "grpo", "-p", "async-weight-sync", "-o", file]) == 0
     assert main(["why", file, "copy_weights", "before", "dispatch", "--against=grpo"]) == 0
     out = capsys.readouterr().out
-    assert "1. `transfer_weights` of step k needs the copy of the parameters as `copy_weights` of step k leaves it" in out
+    assert (
+        "1. `transfer_weights` of step k needs the copy of the parameters as `copy_weights` of step k leaves it" in out
+    )
     assert "`dispatch` of step k+1 uses the rollout weights that `apply_weights` of step k publishes" in out
 
 
