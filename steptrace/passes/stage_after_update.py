@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from steptrace.ir.program import Op
 from steptrace.ir.verify.runs import Role
 from steptrace.motion import Schedule
 from steptrace.passes.base import declined
-from steptrace.passes.roles import training_loop, with_role
+from steptrace.passes.roles import feeding, training_loop, used_by, with_role
 from steptrace.passes.staging import check_packed_ahead, staged
 
 
@@ -33,10 +32,10 @@ class StageAfterUpdate:
         """See the class."""
         call = check_packed_ahead(schedule)
         body = schedule.program.body
-        updates = [op for op in with_role(schedule.program, Role.APPLY) if isinstance(op, Op) and op in body]
-        updates = [op for op in updates if op.micro is None]
-        last = updates[-1].id if updates else training_loop(schedule.program).id
-        at = [node.id for node in body].index(last) + 1
+        updates = [op.id for op in with_role(schedule.program, Role.APPLY) if op in body and op.micro is None]
+        last = updates[-1] if updates else training_loop(schedule.program).id
+        makers = [op.id for op in feeding(body, used_by((call,)))]
+        at = max(place for place, node in enumerate(body) if node.id in (last, *makers)) + 1
         if at == len(body):
             raise declined(f"nothing stands after `{last}` that the shipping could go ahead of", loc=call.loc)
         return staged(schedule, call, above=body[at].id)

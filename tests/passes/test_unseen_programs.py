@@ -175,6 +175,7 @@ def test_epochs_take_ahead_and_have_no_first_micro_batch():
         ("async-checkpoint", "`save_checkpoint` must be on disk before what follows it"),
         ("take-ahead,stage-before-update,stage-after-update", "`fwd_bwd_staged.first` is shipped ahead already"),
         ("pipelined-boundary,send-ahead", "`fwd_bwd_staged.first` is sent ahead already"),
+        ("pipelined-boundary-unstaged,fuse-update", "`fwd_bwd.first.early` is sent ahead, and would do the update"),
         ("dce", "every op of the step is seen by another one, or from outside"),
         (
             "fuse-update,take-ahead,stage-after-update,send-ahead",
