@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from steptrace.ir.predicate import flags_of
 from steptrace.ir.resource import ResourceKind
 from steptrace.testing.facts import END, START, Facts, FlagKey, Lifetime, LiveRead, bits
-from steptrace.testing.touches import Cell, named_cell
+from steptrace.testing.touches import Cell, Touch, named_cell
 from steptrace.testing.unrolled import Key
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ class Trace:
         self.after = [0] * len(run.keys)
         self.entries: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         self.polled: list[tuple[int, int]] = []
-        self.queues = {name: _Queue() for name in _queues(run, self.ran)}
+        self.queues = {name: Queue(paired) for name, paired in _queues(run, self.ran)}
         for at, key in enumerate(run.keys):
             self._visit(at, key)
         self.ends = [(cell, self.last[cell]) for cell in sorted(self.last, key=repr) if self._is_seen(cell)]
         self.live = 0
         self.visible: set[str] = set()
         self._mark([writer for _, writer in self.ends])
-        self._mark(push for queue in self.queues.values() for push in queue.pushes[len(queue.pops) :])
+        self._mark(push for queue in self.queues.values() for push in queue.left())
         self.carried = list(self._carried())
         self._mark(maker for _, maker in self.carried)
 
@@ -76,10 +76,10 @@ class Trace:
         for touch in self.run.source.touches.by_op[key[0]]:
             name, kind = touch.resource.name, touch.resource.kind
             if name in self.queues:
-                self._queue(self.queues[name], at, touch.reads, touch.writes)
+                self._queue(self.queues[name], at, touch)
                 continue
             for cell in self.run.universe.cells(named_cell(touch, key)):
-                if touch.reads or kind in (ResourceKind.CHANNEL, ResourceKind.FIFO):
+                if touch.reads or kind is ResourceKind.CHANNEL:
                     read[cell] = read.get(cell, False) or touch.awaits
                 if touch.writes:
                     written[cell] = None
@@ -94,22 +94,28 @@ class Trace:
             self.last[cell] = at
             self.writers[cell].append(at)
 
-    def _queue(self, queue: _Queue, at: int, reads: bool, writes: bool) -> None:
-        """Pushes are in order, pops are in order, each pop follows its push; a look follows and precedes all."""
-        same = queue.pops if reads else queue.pushes
-        if not writes:
-            self.data[at] |= set(queue.pushes)
-            queue.looks.append(at)
-            queue.looked.append((at, queue.pushes[-1:] + queue.pops[-1:]))
-            return
-        if same:
-            self.after[at] |= 1 << same[-1]
+    def _queue(self, queue: Queue, at: int, touch: Touch) -> None:
+        """Pushes are in order, pops are in order, each pop follows what it takes; a look is between all else."""
+        self.after[at] |= sum(1 << other for other in queue.barriers)
         queue.seen.append((at, tuple(queue.looks)))
-        if reads:
-            push = queue.pushes[len(queue.pops)]
-            self.after[at] |= 1 << push
-            self.data[at].add(push)
-        same.append(at)
+        if touch.exact and touch.writes:
+            same = queue.pops if touch.reads else queue.pushes
+            self.after[at] |= sum(1 << other for other in same[-1:])
+            self.data[at] |= set(queue.barriers)
+            if touch.reads:
+                taken = queue.pushes[len(queue.pops) :][:1] if queue.paired else queue.pushes
+                queue.taken[at] = len(queue.pushes)
+                self.after[at] |= sum(1 << push for push in taken)
+                self.data[at] |= set(taken)
+            same.append(at)
+            return
+        self.data[at] |= {*queue.pushes, *queue.barriers}
+        queue.looked.append((at, queue.pushes[-1:] + queue.pops[-1:]))
+        if touch.writes:
+            self.after[at] |= sum(1 << other for other in queue.pushes[-1:] + queue.pops[-1:])
+            queue.barriers.append(at)
+        else:
+            queue.looks.append(at)
 
     def _carried(self) -> Iterator[tuple[str, int]]:
         """Who makes the values that a later step would read."""
@@ -177,7 +183,7 @@ class Trace:
             tuple(self.polled),
             tuple(self._lifetimes()),
             frozenset(self.visible),
-            tuple(self.queues),
+            {name: (queue.paired, dict(queue.taken)) for name, queue in self.queues.items()},
             tuple(self.carried),
         )
 
@@ -202,20 +208,42 @@ class Trace:
     def _queue_capacities(self, after: list[int]) -> None:
         for name, queue in self.queues.items():
             capacity = self.run.source.touches.resources[name].capacity
-            if capacity:
+            if capacity and queue.paired:
                 for pop, push in zip(queue.pops, queue.pushes[capacity:], strict=False):
                     after[push] |= 1 << pop
 
 
-class _Queue:
-    """The pushes and pops of a queue in the source, and who only looked."""
+class Queue:
+    """What happens to a queue in the source.
 
-    def __init__(self) -> None:
+    Where pushes and pops pair up, the i-th pop takes the i-th push. Where they do not, as when a stream takes a few
+    groups at a time of what one op put there, a pop takes some of all that was put there before it; it would wait for
+    what is not there, so what is put there later does not matter to it.
+
+    Attributes:
+      paired: whether the i-th pop takes the i-th push.
+      pushes: the instances that only write it, in order.
+      pops: those that read and write it.
+      barriers: those that write all of what it is a part of.
+      looks: those that only read it.
+      looked: what was the last push and pop before a look or a barrier.
+      seen: for each instance the looks before it.
+      taken: for each pop how many pushes were before it.
+    """
+
+    def __init__(self, paired: bool) -> None:
+        self.paired = paired
         self.pushes: list[int] = []
         self.pops: list[int] = []
+        self.barriers: list[int] = []
         self.looks: list[int] = []
         self.looked: list[tuple[int, list[int]]] = []
         self.seen: list[tuple[int, tuple[int, ...]]] = []
+        self.taken: dict[int, int] = {}
+
+    def left(self) -> list[int]:
+        """The instances whose entries a later step could take, and those that may have changed these."""
+        return [*(self.pushes[len(self.pops) :] if self.paired else self.pushes), *self.barriers]
 
     def constrain(self, after: list[int], live: int) -> None:
         """Orders live looks between what they saw and what came later."""
@@ -226,19 +254,15 @@ class _Queue:
             after[at] |= sum(1 << look for look in looks if live >> look & 1)
 
 
-def _queues(run: Run, ran: int) -> Iterator[str]:
-    """The fifos that the run uses as queues: named exactly, and never found empty."""
+def _queues(run: Run, ran: int) -> Iterator[tuple[str, bool]]:
+    """The fifos of a run, each with whether its pushes and pops pair up: no pop finds it empty."""
     for name, resource in run.source.touches.resources.items():
         if resource.kind is not ResourceKind.FIFO:
             continue
-        length, proper = 0, True
+        length, paired = 0, True
         for at in bits(ran):
             for touch in run.source.touches.by_op[run.keys[at][0]]:
-                if touch.resource.name != name:
-                    continue
-                proper = proper and touch.exact
-                if touch.writes:
+                if touch.resource.name == name and touch.writes and touch.exact:
                     length += -1 if touch.reads else 1
-                    proper = proper and length >= 0
-        if proper:
-            yield name
+                    paired = paired and length >= 0
+        yield name, paired

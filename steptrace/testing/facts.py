@@ -55,7 +55,7 @@ class Facts:
       polled: pairs (maker, poll) of a polling op whose flag is true: its operand was there.
       lifetimes: for each resource with a capacity: the capacity, and its entries in order.
       visible: ids of the ops that can be seen, under this or another setting.
-      queues: the resources that are used as queues.
+      queues: the queues: whether the i-th pop takes the i-th push, and for each pop how many pushes were before it.
       carried: the values that a later step would read, each with the instance that makes it.
       orders: for each instance, mask of those that come before it in an order that is surely equal.
     """
@@ -69,7 +69,7 @@ class Facts:
     polled: tuple[tuple[int, int], ...]
     lifetimes: tuple[tuple[int, tuple[Lifetime, ...]], ...]
     visible: frozenset[str]
-    queues: tuple[str, ...]
+    queues: Mapping[str, tuple[bool, Mapping[int, int]]]
     carried: tuple[tuple[str, int], ...]
 
     @cached_property

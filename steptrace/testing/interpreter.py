@@ -81,6 +81,7 @@ class _Machine:
         self.cells: dict[Cell, Term] = {}
         self.pending: dict[Cell, set[int]] = defaultdict(set)
         self.queues: dict[str, list[Term]] = {name: [] for name in facts.queues}
+        self.emptied = dict.fromkeys(facts.queues, 0)
         self.history: dict[str, list[str]] = defaultdict(list)
         self.values: dict[tuple[Key, str], Term] = {}
         self.skipped: list[Term] = []
@@ -121,7 +122,7 @@ class _Machine:
         for touch in sorted(self.run.source.touches.by_op[key[0]], key=lambda touch: touch.resource.name):
             inputs += self._read(key, touch, written)
         for name in self.queues:
-            inputs += self._pop(name, key)
+            inputs += self._pop(name, at, key)
         term = self.terms.of(*inputs)
         for cell in written:
             self.cells[cell] = self.terms.of(term, cell)
@@ -138,7 +139,7 @@ class _Machine:
             return []
         found: list[object] = []
         for cell in sorted(self.run.universe.cells(named_cell(touch, key)), key=repr):
-            if touch.reads or kind in (ResourceKind.CHANNEL, ResourceKind.FIFO):
+            if touch.reads or kind is ResourceKind.CHANNEL:
                 found.append((cell, self.cells.get(cell, -1)))
             if touch.awaits and self.pending[cell]:
                 found.append(("unfinished", cell))
@@ -149,26 +150,31 @@ class _Machine:
     def _touches(self, name: str, key: Key) -> list[Touch]:
         return [touch for touch in self.run.source.touches.by_op[key[0]] if touch.resource.name == name]
 
-    def _pop(self, name: str, key: Key) -> list[object]:
+    def _pop(self, name: str, at: int, key: Key) -> list[object]:
         found: list[object] = []
+        queue, (paired, taken) = self.queues[name], self.facts.queues[name]
         for touch in self._touches(name, key):
-            queue = self.queues[name]
-            if touch.reads and touch.writes:
-                found.append(queue.pop(0) if queue else "empty")
+            if touch.reads and touch.writes and touch.exact:
                 self.history[f"{name}: emptied"].append(f"{key}")
-                if found[-1] == "empty":
-                    self.history[f"{name}: emptied"].append("empty")
+                first = self.emptied[name] if paired else 0
+                last = first + 1 if paired else taken[at]
+                found.append(tuple(queue[first:last]) if len(queue) >= last else "empty")
+                self.emptied[name] += 1
             elif touch.reads:
-                found.append(tuple(queue))
+                found.append((tuple(queue[self.emptied[name] if paired else 0 :]), self.emptied[name]))
         return found
 
     def _push(self, name: str, key: Key, term: Term) -> None:
+        queue, (paired, _) = self.queues[name], self.facts.queues[name]
         for touch in self._touches(name, key):
-            if touch.writes and not touch.reads:
-                self.queues[name].append(term)
+            if touch.writes and not touch.exact:
+                self.history[f"{name}: changed"].append(f"{key}")
+                queue[:] = [self.terms.of(term, entry) for entry in queue]
+            elif touch.writes and not touch.reads:
+                queue.append(term)
                 self.history[f"{name}: filled"].append(f"{key}")
-                capacity = touch.resource.capacity
-                self.overfull = self.overfull or (bool(capacity) and len(self.queues[name]) > capacity)
+                capacity = touch.resource.capacity if paired else 0
+                self.overfull = self.overfull or 0 < capacity < len(queue) - self.emptied[name]
 
     def _count(self, at: int) -> None:
         """Counts the entries that are in use: begun, and not all that touch them have run."""
@@ -179,7 +185,10 @@ class _Machine:
 
     def seen(self) -> Seen:
         ends = sorted({read.cell for read in self.facts.reads if read.reader < 0}, key=repr)
-        queues = [(name, tuple(queue), ()) for name, queue in self.queues.items()]
+        queues = []
+        for name, queue in self.queues.items():
+            left = queue[self.emptied[name] if self.facts.queues[name][0] else 0 :]
+            queues.append((name, tuple(left), ()))
         orders = [(name, (), tuple(order)) for name, order in sorted(self.history.items())]
         carried = []
         for name, maker in self.facts.carried:

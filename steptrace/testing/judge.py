@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from math import lcm
+from typing import TypeAlias
 
 from steptrace.ir.program import Loop, Node, Op, Program
 from steptrace.testing.facts import END, START, Facts, bits
@@ -50,12 +51,15 @@ class Verdict:
 
 EQUAL = Verdict(True)
 
+Window: TypeAlias = tuple[tuple[int, ...], int]
+"""Micro-batches of each step, and the step of the whole run at which the window begins."""
+
 
 def judge(
     source: Source,
     schedule: Program,
     waits: Sequence[Wait],
-    vectors: Iterable[tuple[int, ...]] | None = None,
+    windows: Iterable[Window] | None = None,
 ) -> Verdict:
     """Compares a schedule with its source over all orders of its events.
 
@@ -63,17 +67,15 @@ def judge(
       source: the reference of the schedule (the source with its laws and peeling applied in place), made ready.
       schedule: the schedule.
       waits: what its lanes wait for.
-      vectors: numbers of micro-batches of each step, one run each (and one for each place where it may begin among
-        the ``every n``); ``vectors_of`` by default.
+      windows: the runs to look at; ``windows_of`` by default.
     """
     sheet = sheet_of(schedule)
-    chosen = tuple(vectors) if vectors is not None else vectors_of(source, sheet, waits)
+    chosen = windows_of(source, sheet, waits) if windows is None else windows
     changed = changed_ops(source, sheet)
-    for counts in chosen:
-        for phase in phases_of(source, len(counts)):
-            verdict = judge_run(source.run(counts, phase), sheet, waits, changed)
-            if not verdict.equal:
-                return verdict
+    for counts, phase in chosen:
+        verdict = judge_run(source.run(counts, phase), sheet, waits, changed)
+        if not verdict.equal:
+            return verdict
     return EQUAL
 
 
@@ -106,23 +108,26 @@ def phases_of(source: Source, steps: int) -> tuple[int, ...]:
     return tuple(found.values())[:_MOST_PHASES]
 
 
-_EXHAUSTIVE = 3
+_EXHAUSTIVE = 2
 """Steps up to which all vectors of counts are tried."""
 
 
-def vectors_of(source: Source, sheet: Sheet, waits: Sequence[Wait]) -> tuple[tuple[int, ...], ...]:
-    """The numbers of micro-batches that are tried.
+def windows_of(source: Source, sheet: Sheet, waits: Sequence[Wait]) -> tuple[Window, ...]:
+    """The runs that are looked at.
 
-    Short runs with every count in 0 to 3 for each step; and runs as long as the bound: each count throughout, and
-    counts that rise, fall and alternate.
+    Runs as long as the bound: micro-batch counts that rise, fall, alternate and stay, from one after the other of the
+    places at which a window may begin, a run without loops from all. And runs of two steps with every count in 0 to 3.
     """
     steps = bound_of(source, sheet, waits)
+    phases = phases_of(source, steps)
     if not any(isinstance(node, Loop) for node in source.program.body):
-        return ((1,) * steps,)
-    short: list[tuple[int, ...]] = [()]
-    for _ in range(min(_EXHAUSTIVE, steps)):
-        short = [(*vector, count) for vector in short for count in range(4)]
-    return (*long_vectors(steps), *short)
+        return tuple(((1,) * steps, phase) for phase in phases)
+    found: dict[Window, None] = {}
+    for number, counts in enumerate(long_vectors(steps)):
+        found[counts, phases[number % len(phases)]] = None
+    vectors = product(range(4), repeat=min(_EXHAUSTIVE, steps))
+    found |= {(counts, phases[number % len(phases)]): None for number, counts in enumerate(vectors)}
+    return tuple(found)
 
 
 def long_vectors(steps: int) -> tuple[tuple[int, ...], ...]:
@@ -149,29 +154,27 @@ def judge_run(run: Run, sheet: Sheet, waits: Sequence[Wait], changed: frozenset[
             if one is not None:
                 return Verdict(False, f"{shown(run.keys[one])} is not what it is in the source", run.counts, facts)
     waiting = waiting_of(waits, lanes, run)
-    polled = {facts.polled for facts in run.facts}
-    if polled == {()}:
-        order = order_of(lanes.orders, waiting, run.devices)
-        if order.stuck:
-            return _locked(run, order)
-        if _surely_equal(run.orders, run.done, order):
-            return EQUAL
-        return next((found for facts in run.facts if not (found := _compare(run, facts, order)).equal), EQUAL)
-    return next((found for facts in run.facts if not (found := _polled(run, facts, lanes, waiting)).equal), EQUAL)
-
-
-def _polled(run: Run, facts: Facts, lanes: Lanes, waiting: list[list[int]]) -> Verdict:
-    """Compares under flags of polling ops: what a true one says about the order is known to be so."""
-    plain = order_of(lanes.orders, waiting, run.devices)
-    if plain.stuck:
-        return _locked(run, plain)
-    known = [list(events) for events in waiting]
-    for maker, poll in facts.polled:
-        known[poll].append(len(run.keys) + maker if run.devices[maker] else maker)
-    order = order_of(lanes.orders, known, run.devices)
-    if order.stuck or _surely_equal(facts.orders, facts.done, order):
+    order = order_of(lanes.orders, waiting, run.devices)
+    if order.stuck:
+        return _locked(run, order)
+    if _surely_equal(run.orders, run.done, order):
         return EQUAL
-    return _compare(run, facts, order)
+    return next((found for facts in run.facts if not (found := _under(run, facts, lanes, waiting, order)).equal), EQUAL)
+
+
+def _under(run: Run, facts: Facts, lanes: Lanes, waiting: list[list[int]], order: Order) -> Verdict:
+    """Compares under one setting of the flags: what a true flag of a polling op says about the order is known to be so.
+
+    An order that it contradicts cannot happen.
+    """
+    if facts.polled:
+        known = [list(events) for events in waiting]
+        for maker, poll in facts.polled:
+            known[poll].append(len(run.keys) + maker if run.devices[maker] else maker)
+        order = order_of(lanes.orders, known, run.devices)
+        if order.stuck:
+            return EQUAL
+    return EQUAL if _surely_equal(facts.orders, facts.done, order) else _compare(run, facts, order)
 
 
 def _locked(run: Run, order: Order) -> Verdict:

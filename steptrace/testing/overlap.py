@@ -144,9 +144,9 @@ def order_of(lanes: Sequence[Sequence[int]], waiting: Sequence[Sequence[int]], d
     past = [0] * (2 * size)
     sequence: list[int] = []
     happened = 0
-    queued: dict[str, list[int]] = {}
+    queued: dict[str, dict[int, list[int]]] = {}
     heads, held = [0] * len(lanes), [0] * len(lanes)
-    masks = [sum(1 << event for event in set(events)) if events else 0 for events in waiting]
+    masks = [mask_of(events) for events in waiting]
     moved = True
     while moved:
         moved = False
@@ -163,8 +163,10 @@ def order_of(lanes: Sequence[Sequence[int]], waiting: Sequence[Sequence[int]], d
                 happened |= 1 << at
                 sequence.append(at)
                 if devices[at]:
-                    queue = queued.setdefault(devices[at], [])
-                    happened |= 1 << _finish(at, size, known, queue, past)
+                    queues = queued.setdefault(devices[at], {})
+                    past[size + at] = _before_done(size, known, queues, past)
+                    queues.setdefault(number, []).append(at)
+                    happened |= 1 << size + at
                     sequence.append(size + at)
                 head += 1
             moved = moved or head != heads[number]
@@ -173,15 +175,22 @@ def order_of(lanes: Sequence[Sequence[int]], waiting: Sequence[Sequence[int]], d
     return Order(past, sequence, stuck)
 
 
-def _finish(at: int, size: int, known: int, queue: list[int], past: list[int]) -> int:
-    """The done of an instance: after its issue, and after the done of what was surely issued before on its device."""
+def _before_done(size: int, known: int, queues: dict[int, list[int]], past: list[int]) -> int:
+    """What happens before a done: its issue, and the done of all that was surely issued before on its device."""
     before = known
-    for other in queue:
-        if known >> other & 1:
-            before |= past[size + other] | 1 << size + other
-    queue.append(at)
-    past[size + at] = before
-    return size + at
+    for queue in queues.values():
+        last = next((other for other in reversed(queue) if known >> other & 1), None)
+        if last is not None:
+            before |= past[size + last] | 1 << size + last
+    return before
+
+
+def mask_of(events: Iterable[int]) -> int:
+    """The events as a mask."""
+    mask = 0
+    for event in events:
+        mask |= 1 << event
+    return mask
 
 
 def linearisation(order: Order, early: Sequence[int]) -> Iterator[int]:

@@ -86,6 +86,7 @@ class Run:
         self.slow = sum(1 << at for at, device in enumerate(self.devices) if device)
         named = (named_cell(touch, key) for key in self.keys for touch in source.touches.by_op[key[0]])
         self.universe = Universe(named)
+        self.finding = [(at, key) for at, key in enumerate(self.keys) if self._finds(key)]
         self._finders: dict[int, tuple[int, ...]] = {}
         settings = tuple(settings_of(self._free_flags()))
         runs = [Trace(self, flags) for flags in settings]
@@ -141,6 +142,12 @@ class Run:
         when = self.source.sheet.places[key[0]].op.when
         return truth(when, key, self.counts, self.phase, lambda name: self.flag(key, flags, name))
 
+    def _finds(self, key: Key) -> bool:
+        """Whether an instance tells whether its step exists: of several in a step the first does."""
+        kind = self.source.sheet.places[key[0]].kind
+        first = not key[2] or key[2][-1] == 0
+        return first and not kind.user and any(given.name == "exists" for given in kind.results)
+
     def finders(self, at: int) -> tuple[int, ...]:
         """The instances that tell whether the step of an instance exists."""
         found = self._finders.get(at)
@@ -179,7 +186,8 @@ _MOST_FLAGS = 4
 def settings_of(flags: list[FlagKey]) -> Iterator[frozenset[FlagKey]]:
     """The settings of the flags that are tried: all of them, or for many flags a fixed choice.
 
-    The choice: all false, all true, each alternation over steps, each flag alone true, each alone false.
+    The choice: all false, all true, and such that over the steps they alternate, or one in three is true or false; over
+    the micro-batches they alternate. So any two neighbouring steps see all settings of a flag of which each has one.
     """
     if len(flags) <= _MOST_FLAGS:
         for number in range(2 ** len(flags)):
@@ -188,10 +196,9 @@ def settings_of(flags: list[FlagKey]) -> Iterator[frozenset[FlagKey]]:
     everything = frozenset(flags)
     chosen = [frozenset[FlagKey](), everything]
     chosen += [frozenset(flag for flag in flags if flag[2] % 2 == odd) for odd in (0, 1)]
+    third = frozenset(flag for flag in flags if flag[2] % 3 == 0)
+    chosen += [third, everything - third]
     chosen += [frozenset(flag for flag in flags if sum(flag[3]) % 2 == odd) for odd in (0, 1)]
-    if len(flags) <= 4 * _MOST_FLAGS:
-        chosen += [frozenset({flag}) for flag in flags]
-        chosen += [everything - {flag} for flag in flags]
     yield from dict.fromkeys(chosen)
 
 
@@ -202,12 +209,8 @@ def _finders(run: Run, at: int) -> Iterator[int]:
     id, step, _ = run.keys[at]
     if sheet.places[id].kind.polls:
         return
-    for number, key in enumerate(run.keys):
+    for number, key in run.finding:
         place = sheet.places[key[0]]
-        if place.kind.user or not any(given.name == "exists" for given in place.kind.results):
-            continue
-        if key[2] and key[2][-1] > 0:
-            continue
         if key[1] == step and number < at:
             yield number
         elif key[1] == step - 1 and not any(later == step and n < at for n, later in _same(run, place.op.id)):
