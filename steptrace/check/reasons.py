@@ -105,7 +105,7 @@ def reason_of(edge: Edge, step: int = 0) -> str:
         EdgeKind.WAW: f"{a} and {b} both write {thing}, in this order",
         EdgeKind.CHANNEL: f"{thing} shows {a} before {b}",
         EdgeKind.FIFO: f"{b} comes after {a} at {thing}: what is put on first is taken first",
-        EdgeKind.CAPACITY: f"{b} needs a place in {thing}, which holds {edge.note}, and {a} releases it",
+        EdgeKind.CAPACITY: f"{b} needs a free place in `{name}`, which has room for {edge.note}: {a} frees it",
         EdgeKind.EXISTS: f"{b} runs only if {a} found that the step exists",
         EdgeKind.BARRIER: _barrier(edge, a, b),
     }[edge.kind]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from steptrace.diag.base import Note
@@ -56,6 +57,18 @@ def resource(name: str, kind: str = "state", *, capacity: int = 0, doc: str = ""
         )
     _declared[name] = (made, loc)
     return made
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Inside, nothing is declared yet; what is declared there is forgotten afterwards."""
+    outside = dict(_declared)
+    _declared.clear()
+    try:
+        yield
+    finally:
+        _declared.clear()
+        _declared.update(outside)
 
 
 def find(name: str) -> Resource | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from steptrace.motion import Schedule, move_to_lane, split
+from steptrace.motion import Schedule, move_to_lane, rename, split
 from steptrace.passes.base import declined
 from steptrace.passes.roles import splittable
 
@@ -17,7 +17,7 @@ class AsyncCheckpoint:
     Hides the write to disk: `save_checkpoint` becomes a snapshot, which the next update does not touch, and its
     write, which the lane ``io`` issues.
 
-    Holds a copy of the parameters and the optimizer state.
+    Holds one copy of the parameters and the optimizer state: the next snapshot waits until it is written.
 
     Declines unless the contract says ``saves=may_fail_late``: a write that fails late is noticed after the weights
     of that step were published and later steps trained, where the plain step would have stopped before.
@@ -33,4 +33,5 @@ class AsyncCheckpoint:
             help = f"declare it: `{schedule.program.name}{{saves=may_fail_late}}`"
             raise declined(message, loc=save.loc, help=help)
         done = split(schedule, save.id, law="snapshot-write")
-        return move_to_lane(done.schedule, done.forwarding[save.id][1], lane="io").schedule
+        moved = move_to_lane(done.schedule, done.forwarding[save.id][1], lane="io").schedule
+        return rename(moved, "trainer.snapshot", capacity=1).schedule

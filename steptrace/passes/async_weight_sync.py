@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from steptrace.motion import Schedule, move_to_lane, split
+from steptrace.motion import Schedule, move_to_lane, rename, split
 from steptrace.passes.roles import splittable
 
 
@@ -18,7 +18,8 @@ class AsyncWeightSync:
     which has the version; a dispatch waits for the application of the version that it samples with. One round is in
     flight at a time, and the run ends after the last.
 
-    Holds a copy of the parameters in the trainer's memory, and one more at the rollout while it arrives.
+    Holds one copy of the parameters in the trainer's memory, and one at the rollout while it arrives: the next copy
+    waits until this one is transferred.
 
     Declines when the step does not publish its weights by one `sync_weights` directly in it.
     """
@@ -29,4 +30,7 @@ class AsyncWeightSync:
         """See the class."""
         sync = splittable(schedule.program, "copy-transfer-apply").id
         done = split(schedule, sync, law="copy-transfer-apply")
-        return move_to_lane(done.schedule, done.forwarding[sync][1:], lane="rollout").schedule
+        moved = move_to_lane(done.schedule, done.forwarding[sync][1:], lane="rollout").schedule
+        for copy in ("trainer.copied", "rollout.arrived"):
+            moved = rename(moved, copy, capacity=1).schedule
+        return moved

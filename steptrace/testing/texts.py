@@ -16,6 +16,7 @@ from steptrace.ir.program import Program
 from steptrace.ir.verify import verify
 from steptrace.lang.definition import ProgramDef, trace
 from steptrace.lang.reference import resolve
+from steptrace.lang.resources import apart
 from steptrace.motion import Schedule
 
 ProgramLike: TypeAlias = Program | ProgramDef | Schedule | str
@@ -65,11 +66,12 @@ def traced(source: str, name: str, line: int = 1) -> Program:
     lines = ["\n"] * (line - 1) + source.splitlines(keepends=True)
     linecache.cache[name] = (len(source), None, lines, name)
     names: dict[str, object] = {"__name__": "case", "steptrace": steptrace}
-    exec(compile("".join(lines), name, "exec"), names)
-    found = [value for value in names.values() if isinstance(value, ProgramDef)]
-    if len(found) != 1:
-        raise ValueError(f"{name} defines {len(found)} programs, and a case needs one")
-    return trace(found[0])
+    with apart():
+        exec(compile("".join(lines), name, "exec"), names)
+        found = [value for value in names.values() if isinstance(value, ProgramDef)]
+        if len(found) != 1:
+            raise ValueError(f"{name} defines {len(found)} programs, and a case needs one")
+        return trace(found[0])
 
 
 def shown(program: Program, view: str = "text", reference: Program | None = None) -> str:

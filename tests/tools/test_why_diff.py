@@ -70,6 +70,20 @@ def test_the_next_update_waits_for_the_copy_that_reads_the_live_parameters(tmp_p
     )
 
 
+def test_one_copy_of_the_state_is_held_at_a_time(tmp_path: Path, capsys):
+    source, file = "grpo{saves=may_fail_late, save_every=1}", str(tmp_path / "late.st")
+    assert main(["opt", source, "-p", "async-checkpoint,async-weight-sync", "-o", file]) == 0
+    for last, first, copy in (
+        ("write_checkpoint", "snapshot_checkpoint", "trainer.snapshot"),
+        ("transfer_weights", "copy_weights", "trainer.copied"),
+    ):
+        assert main(["why", file, last, "before", first, f"--against={source}"]) == 0
+        reason = (
+            f"`{first}` of step k+1 needs a free place in `{copy}`, which has room for 1: `{last}` of step k frees it"
+        )
+        assert f"  1. {reason}\n" in capsys.readouterr().out
+
+
 def test_where_nothing_orders_two_ops_it_exits_1(capsys):
     assert main(["why", "grpo", "log", "before", "save_checkpoint"]) == 1
     out, err = capsys.readouterr()
