@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.edges import edges_of
 from steptrace.check.graph import Hop, find_cycle
+from steptrace.check.holdup import hold_ups
 from steptrace.check.legal import allowing_staleness, legal_places
-from steptrace.check.places import Place, broken, lanes_of, places_of, slack
+from steptrace.check.places import broken, places_of, slack
 from steptrace.check.reasons import ends_of, instance, noun, older
 from steptrace.check.reference import reference_of
 from steptrace.check.units import units_of
@@ -18,13 +19,11 @@ from steptrace.diag.loc import Loc
 from steptrace.diag.schedule import (
     CapacityError,
     DeadlockError,
-    HoldUpError,
     LoopLanesError,
     NegativeShiftError,
     OrderError,
 )
-from steptrace.ir.builtin import kinds_of
-from steptrace.ir.program import Op, Program, ops_of
+from steptrace.ir.program import Program, ops_of
 from steptrace.ir.resource import ResourceKind
 
 
@@ -55,7 +54,7 @@ def check_order(program: Program, reference: Program) -> None:
 
 
 def problems(program: Program, reference: Program) -> Iterator[SteptraceError]:
-    """What is wrong with the order of a schedule: each broken edge; if none, each hold-up and a lock-up of the lanes.
+    """What is wrong with the order of a schedule: each broken edge; if none, a lock-up of the lanes; each hold-up.
 
     Edges between ops of one lane are compared in closed form. Between lanes an edge becomes a wait, which keeps it
     whatever the timing, so there the one question is whether the waits can be met: a circle over the lanes' orders and
@@ -74,10 +73,10 @@ def problems(program: Program, reference: Program) -> Iterator[SteptraceError]:
     wrong = list(broken(program, (*edges, *poll_edges(units_of(reference)))))
     for edge in wrong:
         yield order_error(program, reference, edge)
-    yield from _hold_ups(program)
     circle = () if wrong else find_cycle(program, edges)
     if circle:
         yield _lock_up(program, reference, circle)
+    yield from hold_ups(program)
 
 
 def _backward(program: Program) -> Iterator[SteptraceError]:
@@ -150,35 +149,6 @@ def _entries(reference: Program, edge: Edge) -> str:
 def _capacity_help(edge: Edge) -> str:
     name = edge.what.partition("[")[0]
     return f"release earlier, take less far ahead, or declare `{name}` with a capacity of {int(edge.note) + 1}"
-
-
-def _hold_ups(program: Program) -> Iterator[SteptraceError]:
-    """Ops that may wait for data of a later step in front of work of an earlier one, on the same lane."""
-    kinds = kinds_of(program)
-    ops = {op.id: op for op in ops_of(program.body)}
-    for lane, run in lanes_of(program).items():
-        for at, place in enumerate(run):
-            op = ops.get(place.id)
-            if op is None or place.step_shift < 1 or kinds[op.kind].cost != "wait":
-                continue
-            behind = _earlier_work(run, at)
-            if behind is not None:
-                yield _hold_up(op, place, behind, lane, ops.get(behind.id))
-
-
-def _earlier_work(run: list[Place], at: int) -> Place | None:
-    """The first op after place ``at`` on its lane that belongs to an earlier step."""
-    shift = run[at].step_shift
-    later = (place for place in run[at + 1 :] if place.step_shift < shift)
-    return next(later, next((place for place in run[:at] if place.step_shift + 1 < shift), None))
-
-
-def _hold_up(op: Op, place: Place, behind: Place, lane: str, other: Op | None) -> HoldUpError:
-    message = f"{instance(op.id, place.step_shift)} would hold up the step before it on lane {lane}"
-    note = f"{instance(behind.id, behind.step_shift)} comes next there, and waits as long as the data takes"
-    notes = (Note(note, other.loc if other else None),)
-    help = f"let another lane issue `{op.id}` (lane=packer), or move it behind the last op of the earlier step"
-    return HoldUpError(message, loc=op.loc, notes=notes, help=help)
 
 
 def _lock_up(program: Program, reference: Program, circle: tuple[Hop, ...]) -> SteptraceError:

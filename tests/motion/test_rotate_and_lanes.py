@@ -2,7 +2,7 @@
 
 from motion_views import changed, edge_of, plain, refusal, step
 
-from steptrace.motion import Schedule, hoist, move_to_lane, peel, rename, rotate, split
+from steptrace.motion import Schedule, guard, hoist, move_to_lane, peel, rename, rotate, split
 
 FEED = ("dispatch", "take", "reward", "advantages", "pack")
 
@@ -114,3 +114,17 @@ def test_arguments_that_mean_nothing():
         "loop `micro_batches` cannot run ahead of its step as a whole"
     )
     assert refusal(lambda: move_to_lane(plain(), "dispach", lane="packer")).code == "ST215"
+
+
+def test_a_call_that_waits_for_packing_must_not_hold_up_the_boundary():
+    begun = peel(plain(), "micro_batches").schedule
+    group = (*FEED, "next_mb.first", "ref_logps.first")
+    begun = move_to_lane(begun, group, lane="packer").schedule
+    begun = rotate(begun, group, above="on_step_begin").schedule
+    error = refusal(lambda: rotate(begun, "fwd_bwd.first", above="log"))
+    assert error.code == "ST207"
+    assert error.notes[0].text == "`fwd_bwd.first` uses what `take` has to wait for"
+    guarded = guard(begun, "fwd_bwd.first").schedule
+    assert rotate(guarded, ("poll_packed.first", "fwd_bwd.first.early"), above="log")
+    error = refusal(lambda: rotate(guarded, ("poll_packed.first", "fwd_bwd.first"), above="log"))
+    assert error.code == "ST207"
