@@ -18,8 +18,8 @@ Lines before the first ``---`` say in words what the case shows. Sections:
 - ``pipeline``: passes to apply.
 - ``edit``: what to change in the text of the schedule (``steptrace.testing.edits``).
 - ``out``, ``out nest``, ``out grid``: the schedule, in that view.
-- ``equal``: the schedule is proved equal to its source; ``equal slow`` marks the test as slow. ``against`` names another
-  source than ``in``.
+- ``equal``: the schedule is proved equal to its source; ``equal slow`` marks the test as slow. ``against`` names
+  another source than ``in``.
 - ``remarks``: what the passes say they did and left.
 - ``error CODE``: what is refused: the text, the pipeline (or what a pass of it left, with that code), or the schedule
   when it is checked against its source. With a text below, that text exactly.

@@ -160,7 +160,9 @@ def test_control_errors_of_ours_are_not_taken_for_refusals(case, monkeypatch):
 
 
 def test_resources_that_a_case_declares_are_its_own(case):
-    text = PYTHON.replace("--- in\n", '--- in\nmine_of_the_case = steptrace.resource("mine_of_the_case", kind="KIND")\n')
+    text = PYTHON.replace(
+        "--- in\n", '--- in\nmine_of_the_case = steptrace.resource("mine_of_the_case", kind="KIND")\n'
+    )
     expected = text.replace("a.case:6", "a.case:7")
     for kind in ("state", "fifo"):
         assert case(expected.replace("KIND", kind))
