@@ -222,7 +222,7 @@ class UnknownLawError(SteptraceError):
 
     Example::
 
-        schedule.split("log", law="start-fetch")    # `start-fetch` splits get_metrics
+        split(schedule, "log", law="start-fetch")    # `start-fetch` splits get_metrics
 
     Ways out: the message lists the laws that the op has.
     """

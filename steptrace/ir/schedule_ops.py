@@ -50,7 +50,7 @@ SCHEDULE_ROWS = (
         laws=("stage",),
         polls=True,
         doc="Ships a micro-batch to the trainer if it is packed by now; `staged` is false when nothing is held there.",
-        example='schedule.split("fwd_bwd.first", law="stage")',
+        example='split(schedule, "fwd_bwd.first", law="stage")',
     ),
     OpKind(
         "poll_packed",
@@ -76,7 +76,7 @@ SCHEDULE_ROWS = (
         cost="device",
         laws=("stage",),
         doc="Forward and backward of the micro-batch that the trainer holds; the call carries no data.",
-        example='schedule.split("fwd_bwd.first", law="stage")',
+        example='split(schedule, "fwd_bwd.first", law="stage")',
     ),
     OpKind(
         "apply_deferred_update",
@@ -88,7 +88,7 @@ SCHEDULE_ROWS = (
         cost="device",
         laws=("deferred-update",),
         doc="Waits for the step's last micro-batch, applies the update that was held back, and confirms it.",
-        example='schedule.split("update", law="deferred-update")',
+        example='split(schedule, "update", law="deferred-update")',
     ),
     OpKind(
         "start_metrics",
@@ -100,7 +100,7 @@ SCHEDULE_ROWS = (
         cost="device",
         laws=("start-fetch",),
         doc="Sets the metrics of the step aside on the device and empties the buffer.",
-        example='schedule.split("get_metrics", law="start-fetch")',
+        example='split(schedule, "get_metrics", law="start-fetch")',
     ),
     OpKind(
         "fetch_metrics",
@@ -111,7 +111,7 @@ SCHEDULE_ROWS = (
         cost="transfer",
         laws=("start-fetch",),
         doc="Waits for the metrics that were set aside and brings them to the host.",
-        example='schedule.split("get_metrics", law="start-fetch")',
+        example='split(schedule, "get_metrics", law="start-fetch")',
     ),
     OpKind(
         "snapshot_checkpoint",
@@ -123,7 +123,7 @@ SCHEDULE_ROWS = (
         cost="transfer",
         laws=("snapshot-write",),
         doc="Copies all that a checkpoint holds.",
-        example='schedule.split("save_checkpoint", law="snapshot-write")',
+        example='split(schedule, "save_checkpoint", law="snapshot-write")',
     ),
     OpKind(
         "write_checkpoint",
@@ -133,7 +133,7 @@ SCHEDULE_ROWS = (
         cost="disk",
         laws=("snapshot-write",),
         doc="Writes a copied checkpoint to the store.",
-        example='schedule.split("save_checkpoint", law="snapshot-write")',
+        example='split(schedule, "save_checkpoint", law="snapshot-write")',
     ),
     OpKind(
         "copy_weights",
@@ -146,7 +146,7 @@ SCHEDULE_ROWS = (
         cost="device",
         laws=("copy-transfer-apply",),
         doc="Copies the parameters, so that later updates do not touch what is transferred.",
-        example='schedule.split("sync_weights", law="copy-transfer-apply")',
+        example='split(schedule, "sync_weights", law="copy-transfer-apply")',
     ),
     OpKind(
         "transfer_weights",
@@ -157,7 +157,7 @@ SCHEDULE_ROWS = (
         cost="transfer",
         laws=("copy-transfer-apply",),
         doc="Sends a copy of the parameters to the rollout.",
-        example='schedule.split("sync_weights", law="copy-transfer-apply")',
+        example='split(schedule, "sync_weights", law="copy-transfer-apply")',
     ),
     OpKind(
         "apply_weights",
@@ -167,7 +167,7 @@ SCHEDULE_ROWS = (
         cost="transfer",
         laws=("copy-transfer-apply",),
         doc="Makes the weights that arrived those that the rollout generates with, under their version.",
-        example='schedule.split("sync_weights", law="copy-transfer-apply")',
+        example='split(schedule, "sync_weights", law="copy-transfer-apply")',
     ),
 )
 """The rows, each beside the law that makes it."""

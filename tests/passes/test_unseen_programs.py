@@ -201,3 +201,11 @@ def test_everything_at_once():
     lanes = {line.partition("lane=")[2].split()[0] for line in shown if "lane=" in line}
     assert lanes == {"packer", "rollout", "io"}
     assert all(remark.kind == "applied" for remark in derived("grpo{saves=may_fail_late}", "async-everything").remarks)
+
+
+def test_an_op_that_nobody_would_miss_is_left_out():
+    result = derived("leftover_op", "pipelined-boundary,dce")
+    assert "note_lengths" in step("leftover_op", "pipelined-boundary")
+    assert "note_lengths" not in step("leftover_op", "pipelined-boundary,dce")
+    assert "note_lengths" not in nest_view(result.schedule.source)
+    assert all(remark.kind == "applied" for remark in result.remarks)

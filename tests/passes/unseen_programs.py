@@ -5,6 +5,7 @@ import steptrace
 critic = steptrace.resource("critic", doc="parameters of the value model")
 critic_grads = steptrace.resource("critic.grads.sum", doc="gradients of the value model")
 critic_losses = steptrace.resource("critic_losses", doc="losses of the value model")
+lengths_seen = steptrace.resource("lengths_seen", doc="numbers that nobody reads")
 ledger = steptrace.resource("ledger", kind="channel", doc="what was spent")
 
 
@@ -50,6 +51,11 @@ def audit(groups):
 
 @steptrace.op(takes=("groups",), reads=["host[k]"], writes=["ledger"])
 def spend(groups):
+    return None
+
+
+@steptrace.op(takes=("groups",), reads=["host[k]"], writes=["lengths_seen"])
+def note_lengths(groups):
     return None
 
 
@@ -138,3 +144,15 @@ def old_policy(step):
     metrics = step.get_metrics()
     _end(step, metrics)
     step.on_step_end(reads=["metrics"])
+
+
+@steptrace.program(staleness=1)
+def leftover_op(step):
+    step.dispatch(prompts=4, samples=2)
+    groups = step.take()
+    note_lengths(groups)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(groups)))):
+        step.fwd_bwd(mb)
+    step.update()
+    metrics = step.get_metrics()
+    _end(step, metrics)
