@@ -69,3 +69,18 @@ class MixedGroupsError(SteptraceError):
     """
 
     code = "ST314"
+
+
+class StalledRunError(SteptraceError):
+    """A lane has waited for another one longer than it may.
+
+    Under a schedule, lanes wait for one another where an op needs what another lane's op does. No schedule that is
+    accepted can lock up, so a part has not come back: a rollout that hangs, a reward that waits for a service. The
+    notes say what each lane waits for; the lane that is not among them is the one to look at.
+
+        steptrace.run(program, parts, pipeline="pipelined-boundary", stall_s=60)    # and a step takes 90 s
+
+    Ways out: mend the part that hangs, or give it a limit of its own; raise `stall_s` where steps take that long.
+    """
+
+    code = "ST315"

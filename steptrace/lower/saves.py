@@ -51,7 +51,7 @@ def _loops(nodes: tuple[PlanNode, ...]) -> list[LoopPlan]:
 
 def _check_behind(node: PlanNode, saved: Op, plan: Plan) -> None:
     """Refuse a node that does not run again from what the checkpoint in front of it holds."""
-    if isinstance(node, LoopPlan):
+    if not isinstance(node, Call):
         name, loc = node.id, node.loc
         why = "is a loop"
     else:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from steptrace.diag.binding import UnknownTargetError
+from steptrace.ir.schedule_ops import SCHEDULE_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,14 @@ class Target:
     Attributes:
       name: its name.
       rules: the built-in kinds of ops that it can run.
+      scheduled: the kinds beside them that stand in schedules only.
       capabilities: what rules and `has(...)` conditions may rely on.
       doc: one sentence.
     """
 
     name: str
     rules: frozenset[str] = frozenset()
+    scheduled: frozenset[str] = frozenset()
     capabilities: frozenset[str] = frozenset()
     doc: str = ""
 
@@ -53,12 +56,16 @@ PLAIN_OPS = frozenset(
 )
 """The kinds that stand in a step as its author writes it, as against the parts that laws split them into."""
 
+SCHEDULE_OPS = frozenset(row.name for row in SCHEDULE_ROWS)
+"""The kinds that laws split ops into."""
+
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "inline": Target(
             "inline",
             rules=PLAIN_OPS,
-            doc="Jitted leaves in this process, dispatched asynchronously, in program order on the caller's thread.",
+            scheduled=SCHEDULE_OPS,
+            doc="Jitted leaves in this process, dispatched asynchronously; a thread for each lane but the caller's.",
         )
     }
 )

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from steptrace.check.schedule import check_schedule
 from steptrace.diag.binding import BadRunOptionError
 from steptrace.diag.checkpoint import NoCheckpointError
 from steptrace.ir import Program
 from steptrace.lang.definition import ProgramDef, trace
 from steptrace.lang.reference import resolve
 from steptrace.lower import Plan, lower
-from steptrace.passes import run_pipeline
+from steptrace.passes import Remark, run_pipeline
 from steptrace.run.binding import bind_parts
 from steptrace.run.borders import checked_weights
 from steptrace.run.digest import tree_digest
 from steptrace.run.drive import Driven, closing, drive
-from steptrace.run.executor import Executor
+from steptrace.run.executor import STALL_S, Executor
 from steptrace.run.result import RunResult
 from steptrace.run.session import Session
 from steptrace.run.store import checkpoints, opened
+
+_LOG = logging.getLogger("steptrace")
 
 
 def run(
@@ -39,6 +43,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     timed: bool = False,
+    stall_s: float = STALL_S,
 ) -> RunResult:
     """Run a program with the user's parts.
 
@@ -57,6 +62,7 @@ def run(
       resume: go on from the newest checkpoint below ``out``, with the ops behind it in its step. Parts are given
         fresh, as for the first run; those with ``save_checkpoint`` and ``restore_checkpoint`` get their state back.
       timed: wait for the device after each op, so that ``phase_seconds`` are the times of the work. Slower.
+      stall_s: how long an op may wait for another lane before the run is given up, in seconds.
 
     Returns:
       The outcome.
@@ -71,14 +77,17 @@ def run(
         raise BadRunOptionError("neither steps nor epochs is given: the run would never end")
     steps = None if steps is None else _whole("steps", steps, 0)
     epochs = None if epochs is None else _whole("epochs", epochs, 1)
-    plan = plan_for(program, pipeline, target)
+    plan, remarks = scheduled_plan(program, pipeline, target)
+    for remark in remarks:
+        if remark.kind == "missed":
+            _LOG.info("%s left out: %s", remark.pass_name, remark.message)
     parts, folder = bind_parts(plan, bind), _folder(out, resume)
     session = Session(plan, parts, seed=_whole("seed", seed), epochs=epochs, out=folder)
     _check_end(session, steps)
-    executor = Executor(session, _waiter(parts.trainer) if timed else None)
+    executor = Executor(session, _waiter(parts.trainer) if timed else None, _seconds(stall_s))
     with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
         driven = drive(executor, session, steps, resume=resume)
-    return _result(session, executor, driven, pipeline)
+    return _result(session, executor, driven, pipeline, remarks)
 
 
 def plan_for(program: Program | ProgramDef | str, pipeline: str = "", target: str = "inline") -> Plan:
@@ -87,10 +96,22 @@ def plan_for(program: Program | ProgramDef | str, pipeline: str = "", target: st
     Raises:
       SteptraceError: the program, the pipeline or the target is not what it should be.
     """
-    return lower(run_pipeline(_traced(program), pipeline).schedule.program, target)
+    return scheduled_plan(program, pipeline, target)[0]
 
 
-def _result(session: Session, executor: Executor, driven: Driven, pipeline: str) -> RunResult:
+def scheduled_plan(
+    program: Program | ProgramDef | str, pipeline: str = "", target: str = "inline"
+) -> tuple[Plan, tuple[Remark, ...]]:
+    """The plan, and what the passes said of the program: see `plan_for`."""
+    made = run_pipeline(_traced(program), pipeline)
+    schedule = made.schedule
+    check_schedule(schedule.program, schedule.source)
+    return lower(schedule.program, target, source=schedule.source), made.remarks
+
+
+def _result(
+    session: Session, executor: Executor, driven: Driven, pipeline: str, remarks: tuple[Remark, ...]
+) -> RunResult:
     plan, trainer = session.plan, session.parts.trainer
     return RunResult(
         program=plan.program.name,
@@ -106,6 +127,7 @@ def _result(session: Session, executor: Executor, driven: Driven, pipeline: str)
         phase_seconds=dict(executor.seconds),
         phase_ms=driven.phase_ms,
         info=_info(trainer),
+        remarks=tuple(str(remark) for remark in remarks if remark.kind == "missed"),
     )
 
 
@@ -134,6 +156,13 @@ def _whole(name: str, value: Any, least: int | None = None) -> int:
     return number
 
 
+def _seconds(stall_s: Any) -> float:
+    """A limit of time."""
+    if not isinstance(stall_s, int | float) or isinstance(stall_s, bool) or not stall_s > 0:
+        raise BadRunOptionError(f"stall_s={stall_s!r} is not a number of seconds above 0")
+    return float(stall_s)
+
+
 def _folder(out: str | Path | None, resume: bool) -> Path | None:
     """The output folder; to resume, there is a checkpoint below it."""
     if out is None:
@@ -149,7 +178,14 @@ def _folder(out: str | Path | None, resume: bool) -> Path | None:
 def _waiter(trainer: Any) -> Callable[[], None]:
     """How to wait for the devices: as the trainer says, or for every array that this process holds."""
     wait = getattr(trainer, "wait_for_device", None)
-    return wait if callable(wait) else lambda: jax.block_until_ready(jax.live_arrays())
+    return wait if callable(wait) else _wait_for_arrays
+
+
+def _wait_for_arrays() -> None:
+    """Wait for every array that this process holds; another lane may give one away in the meantime."""
+    for array in jax.live_arrays():
+        with suppress(RuntimeError):
+            array.block_until_ready()
 
 
 def _info(trainer: Any) -> dict[str, Any]:

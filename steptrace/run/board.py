@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from steptrace.diag.binding import PartResultError
@@ -11,7 +12,7 @@ from steptrace.run.digest import tree_digest
 
 
 class WeightBoard:
-    """Weights by the step that published them; step -1 is the initial sync.
+    """Weights by the step that published them; step -1 is the initial sync. Safe to use from several lanes.
 
     A step whose update was skipped publishes an alias: the same version again, which the rollout is not sent twice.
 
@@ -23,6 +24,7 @@ class WeightBoard:
         self._rollout = rollout
         self._versions: dict[int, int] = {}
         self._weights: dict[int, Any] = {}
+        self._changing = threading.RLock()
 
     def publish(self, step: int, weights: Any, version: int) -> None:
         """Make ``weights`` those that ``step`` published. A version has one content and is sent once.
@@ -33,14 +35,16 @@ class WeightBoard:
         if version not in self._weights:
             if self._rollout is not None:
                 self._rollout.apply_weights(weights, version)
-            self._weights[version] = weights
+            with self._changing:
+                self._weights[version], self._versions[step] = weights, version
         elif tree_digest(weights) != tree_digest(self._weights[version]):
             earlier = max(index for index, held in self._versions.items() if held == version)
             raise PartResultError(
                 f"the trainer gave other weights the version {version} that step {earlier} has published",
                 help="`weights()` returns a copy, and a version that moves with each update that was applied",
             )
-        self._versions[step] = version
+        with self._changing:
+            self._versions[step] = version
 
     def version(self, step: int) -> int:
         """The version that ``step`` published; raises `UnpublishedWeightsError`."""
@@ -51,14 +55,15 @@ class WeightBoard:
 
     def newest(self) -> int:
         """The last step that published."""
-        assert self._versions, "the initial sync runs before anything is generated"
-        return max(self._versions)
+        with self._changing:
+            assert self._versions, "the initial sync runs before anything is generated"
+            return max(self._versions)
 
     def forget_before(self, step: int) -> None:
         """Drop what steps before ``step`` published, unless a later step published it again."""
-        for old in [index for index in self._versions if index < step]:
-            version = self._versions.pop(old)
-            if version not in self._versions.values():
+        with self._changing:
+            gone = {self._versions.pop(old) for old in sorted(self._versions) if old < step}
+            for version in sorted(gone - {*self._versions.values()}):
                 del self._weights[version]
                 if self._rollout is not None:
                     self._rollout.drop_weights(version)
@@ -69,7 +74,8 @@ class WeightBoard:
 
     def held(self) -> dict[int, int]:
         """Version by publishing step, for all that is still held."""
-        return dict(self._versions)
+        with self._changing:
+            return dict(self._versions)
 
     def weights(self, version: int) -> Any:
         """The weights of a held version."""

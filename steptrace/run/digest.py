@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from typing import Any
 
 import jax
@@ -53,6 +54,7 @@ class CallLog:
     def __init__(self, digest: str = EMPTY) -> None:
         self._digest = digest
         self._pending: list[tuple[str, list[str | bytes | jax.Array]]] = []
+        self._settling = threading.Lock()
 
     def record(self, verb: str, micro_batch: MicroBatch | None = None) -> None:
         """Note a call: its verb; the micro-batch's arrays by name, its place in the step, and its keys."""
@@ -74,7 +76,13 @@ class CallLog:
         Raises:
           PartResultError: a trainer gave the buffer of an array away that it was handed.
         """
-        for verb, inputs in self._pending:
+        with self._settling:
+            pending, self._pending = self._pending, []
+            self._hash(pending)
+            return self._digest
+
+    def _hash(self, pending: list[tuple[str, list[str | bytes | jax.Array]]]) -> None:
+        for verb, inputs in pending:
             if any(isinstance(part, jax.Array) and part.is_deleted() for part in inputs):
                 raise PartResultError(
                     f"the trainer has donated an array of the micro-batch that `{verb}` was called with",
@@ -82,5 +90,3 @@ class CallLog:
                 )
             hashed = [array_hash(part) if isinstance(part, jax.Array) else part for part in inputs]
             self._digest = chain(self._digest, verb, *hashed)
-        self._pending.clear()
-        return self._digest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
@@ -39,13 +39,14 @@ def drive(executor: Executor, session: Session, steps: int | None, *, resume: bo
     watching = [tracker.phases for tracker in session.parts.trackers if hasattr(tracker, "phases")]
     recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
     first = _begun(executor, session, resume)
-    step = first
-    while (steps is None or step < steps) and executor.step(step):
-        for kind, seconds in executor.step_seconds.items():
+
+    def ended(step: int, spent: Mapping[str, float]) -> None:
+        for kind, seconds in spent.items():
             recent[kind].append(seconds * 1e3)
         for tell in watching:
-            tell(step, dict(executor.step_seconds))
-        step += 1
+            tell(step, dict(spent))
+
+    step = executor.steps(first, steps, ended)
     if step and session.saved != (step - 1, "") and "trainer.save_checkpoint" in session.plan.verbs():
         save_run(session, step - 1)
     executor.epilogue(step - 1)

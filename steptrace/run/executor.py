@@ -1,154 +1,208 @@
-"""The executor: drives a plan in program order on the caller's thread."""
+"""The executor: drives a plan, a thread for each lane but the caller's."""
 
 from __future__ import annotations
 
-import time
+import contextvars
+import signal
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from steptrace.diag import Note, SteptraceError
-from steptrace.ir import (
-    Always,
-    And,
-    Every,
-    First,
-    Flag,
-    Has,
-    Last,
-    MicroIs,
-    Not,
-    Or,
-    Predicate,
-)
-from steptrace.lower import Call, LoopPlan, PlanNode
-from steptrace.run.instance import At
-from steptrace.run.session import Session, whole
-from steptrace.run.verbs import VERBS, Results
+from steptrace.lower import Call, Lane, Plan, StreamPlan
+from steptrace.run.calls import Maker, ReadyNode
+from steptrace.run.frames import Frame
+from steptrace.run.horizon import Horizon
+from steptrace.run.lane import LaneRunner
+from steptrace.run.progress import Progress, Watch
+from steptrace.run.session import Session
+from steptrace.run.verbs import PART_VERBS, VERBS, Results
+
+STALL_S = 3600.0
+"""How long an op waits for another lane before the run is given up, in seconds."""
 
 
 class Executor:
     """Runs the prologue, steps and epilogue of a session's plan.
+
+    What is dispatched and not finished stays bounded by construction: each step reads its metrics, and a trainer
+    bounds the calls of one step, so no lane can fill the queue of a device.
 
     Args:
       run: the session.
       wait: waits until the device has finished what was dispatched; called after each op when given, so that the
         time of an op is the time of its work. Left out, ops return at dispatch and the time of an op is what its
         call took on the host.
+      stall_s: how long an op may wait for another lane, in seconds.
 
     Attributes:
       seconds: time spent in each kind of op so far, in seconds.
-      step_seconds: the same for the step that ran last.
     """
 
-    def __init__(self, run: Session, wait: Callable[[], None] | None = None) -> None:
+    def __init__(self, run: Session, wait: Callable[[], None] | None = None, stall_s: float = STALL_S) -> None:
         self._run = run
         self._wait = wait
-        self._rules: Mapping[str, Callable[..., Results]] = {**VERBS, **run.parts.ops}
-        self._rounds: tuple[int, ...] = ()
-        self._count: int | None = None
-        self._micro = 0
-        self._last = False
+        self._stall_s = stall_s
+        self._rules: Mapping[str, Callable[..., Results]] = {**VERBS, **PART_VERBS, **run.parts.ops}
         self.seconds: dict[str, float] = defaultdict(float)
-        self.step_seconds: dict[str, float] = {}
 
     def prologue(self) -> None:
         """Run what stands before step 0, as the instance of step -1."""
-        self._nodes(self._run.plan.prologue, -1)
+        self._alone(self._run.plan.prologue, -1, self._run.frames.before)
 
     def epilogue(self, step: int) -> None:
         """Run what stands after the last step, as the instance of ``step``."""
-        self._nodes(self._run.plan.epilogue, step)
-
-    def step(self, step: int) -> bool:
-        """Run one step; False when the data ended before it, in which case nothing of it was run."""
-        drawn = [whole(op, "prompts") for op in self._run.dispatches if self._holds(op.when, step)]
-        if not self._run.has_prompts(sum(drawn)):
-            return False
-        self._finish(self._run.plan.body, step)
-        return True
+        self._alone(self._run.plan.epilogue, step, Frame(step, len(self._run.plan.slots)))
 
     def rest(self, step: int, behind: str) -> None:
-        """Run what stands behind an op in a step, whose work up to there was restored."""
-        body = self._run.plan.body
-        done = next(index for index, node in enumerate(body) if isinstance(node, Call) and node.op.id == behind)
-        self._finish(body[done + 1 :], step)
+        """Run what stands behind an op in a step, whose work up to there was restored.
 
-    def _finish(self, nodes: tuple[PlanNode, ...], step: int) -> None:
-        self.step_seconds = {}
-        self._nodes(nodes, step)
+        In the order of the program as written, whatever the schedule: a checkpoint may come from another one.
+        """
+        body = self._run.plan.base.body
+        done = next(index for index, node in enumerate(body) if isinstance(node, Call) and node.op.id == behind)
+        frame = self._run.frames.at(step)
+        self._alone(body[done + 1 :], step, frame)
         self._run.end_step(step)
 
-    def _nodes(self, nodes: tuple[PlanNode, ...], step: int) -> None:
-        for node in nodes:
-            if isinstance(node, LoopPlan):
-                self._loop(node, step)
-            elif self._holds(node.when, step):
-                self._call(node, step)
+    def steps(self, first: int, limit: int | None, ended: Watch | None = None) -> int:
+        """Run the steps from ``first`` on, until step ``limit`` or the end of the data.
 
-    def _loop(self, loop: LoopPlan, step: int) -> None:
-        outer = (self._rounds, self._count, self._micro, self._last)
-        index = 0
-        while loop.count is None or index < loop.count:
-            self._rounds, self._count = (*outer[0], index), loop.count
-            if loop.head is not None and self._call(loop.head, step) is None:
-                break
-            if loop.kind == "micro_batches" and loop.head is not None:
-                self._micro, self._last = index, bool(self._run.slots[loop.head.writes[1]])
-            self._nodes(loop.body, step)
-            index += 1
-        self._rounds, self._count, self._micro, self._last = outer
+        Args:
+          first: the first step.
+          limit: the step not to begin; None for none.
+          ended: told of each step, in order, on the caller's thread, once every lane is past it.
 
-    def _call(self, call: Call, step: int) -> Results:
-        run = self._run
-        args = [run.carries[read.carry] if read.carry else run.slots[read.slot] for read in call.reads]
-        at = At(call.op, step, self._rounds, self._count)
-        start = time.perf_counter()
+        Returns:
+          The step that would come next.
+
+        Raises:
+          whatever the first op to fail has raised, with a note of the op, the step and the lane; before that, every
+          lane has come to its end, and the steps before the one that failed are complete.
+        """
+        return _Running(self, self._run, first, limit, ended).through()
+
+    def maker(self, plan: Plan, watched: frozenset[str]) -> Maker:
+        """Makes the calls of a plan ready."""
+        return Maker(plan, self._rules, self._run.frames, watched, self._wait is not None)
+
+    def lane(self, name: str, progress: Progress, first: int) -> LaneRunner:
+        """A lane of that name."""
+        return LaneRunner(self._run, name, progress, first, self._wait)
+
+    def progress(self, plan: Plan, first: int) -> Progress:
+        """Where the lanes of a plan meet."""
+        return Progress(_watched(plan), first, self._stall_s)
+
+    def note_seconds(self, frame: Frame) -> dict[str, float]:
+        """Add the times of a frame to the run's; gives those of the frame, by kind of op."""
+        spent: dict[str, float] = defaultdict(float)
+        for kinds in frame.seconds.values():
+            for kind, seconds in kinds.items():
+                spent[kind] += seconds
+                self.seconds[kind] += seconds
+        frame.seconds = {}
+        return dict(spent)
+
+    def _alone(self, nodes: tuple[Any, ...], step: int, frame: Frame) -> None:
+        """Run nodes of the program as written on the caller's thread."""
+        base = self._run.plan.base
+        runner = self.lane("host", Progress((), step, self._stall_s), step)
+        runner.nodes(self.maker(base, frozenset()).nodes(nodes), step, frame)
+        self.note_seconds(frame)
+
+
+def _watched(plan: Plan) -> frozenset[str]:
+    """Ids that some lane waits for: those of holds, and the heads of loops that lanes share."""
+    held = {hold.before for holds in plan.holds.values() for hold in holds}
+    shared = {
+        node.head.op.id for lane in plan.lanes for node in lane.nodes if isinstance(node, StreamPlan) and node.shared
+    }
+    return frozenset(held | shared)
+
+
+class _Running:
+    """One go through the steps."""
+
+    def __init__(self, executor: Executor, run: Session, first: int, limit: int | None, ended: Watch | None) -> None:
+        plan = run.plan
+        self._executor, self._run, self._first, self._ended = executor, run, first, ended
+        self._horizon = Horizon(run, first, limit)
+        self._progress = executor.progress(plan, first)
+        self._next = first
+        self._lanes = [lane for lane in plan.lanes if lane.nodes]
+        maker = executor.maker(plan, self._progress.watched)
+        self._ready = {lane.name: maker.nodes(lane.nodes) for lane in self._lanes}
+
+    def through(self) -> int:
+        others = [self._thread(lane) for lane in self._lanes[1:]]
+        with _stopping(self._progress) if others else _as_it_comes():
+            for thread in others:
+                thread.start()
+            if self._lanes:
+                self._guarded(self._lanes[0], self._retire)
+            for thread in others:
+                _joined(thread, self._progress)
+        if self._progress.failure is not None:
+            raise self._progress.failure.error
+        self._retire()
+        return self._next
+
+    def _thread(self, lane: Lane) -> threading.Thread:
+        context = contextvars.copy_context()
+        return threading.Thread(
+            target=lambda: context.run(self._guarded, lane, None), name=f"steptrace-{lane.name}", daemon=False
+        )
+
+    def _guarded(self, lane: Lane, ended: Callable[[], None] | None) -> None:
+        """Run a lane; whatever ends it ends the run."""
+        runner = self._executor.lane(lane.name, self._progress, self._first)
+        nodes: tuple[ReadyNode, ...] = self._ready[lane.name]
         try:
-            results = self._rules[call.kind.name](run, at, *args)
-            if self._wait is not None and not call.kind.blocking:
-                self._wait()
-        except Exception as error:
-            _attribute(error, at)
-            raise
-        self._note_time(call.kind.name, time.perf_counter() - start)
-        if results is not None:
-            for slot, value in zip(call.writes, results, strict=True):
-                run.slots[slot] = value
-        return results
+            runner.turns(nodes, self._horizon, most=lane.most, least=lane.least, ended=ended)
+        except BaseException as error:
+            self._progress.stop(error)
 
-    def _note_time(self, kind: str, seconds: float) -> None:
-        self.seconds[kind] += seconds
-        self.step_seconds[kind] = self.step_seconds.get(kind, 0.0) + seconds
-
-    def _holds(self, predicate: Predicate, step: int) -> bool:
-        match predicate:
-            case Always():
-                return True
-            case First():
-                return self._micro == 0
-            case Last():
-                return self._last
-            case MicroIs(index):
-                return self._micro == index
-            case Every(period):
-                return (step + 1) % period == 0
-            case Has(capability):
-                return capability in self._run.plan.target.capabilities
-            case Flag(name):
-                return bool(self._run.slots[self._run.plan.slots[name]])
-            case Not(term):
-                return not self._holds(term, step)
-            case And(terms):
-                return all(self._holds(term, step) for term in terms)
-            case Or(terms):
-                return any(self._holds(term, step) for term in terms)
+    def _retire(self) -> None:
+        """Let go of the steps that every lane is past, in order, and tell of them."""
+        past = self._progress.all_past((lane.name for lane in self._lanes), self._first)
+        while self._next <= past:
+            spent = self._executor.note_seconds(self._run.frames.at(self._next))
+            self._run.end_step(self._next)
+            if self._ended is not None:
+                self._ended(self._next, spent)
+            self._next += 1
 
 
-def _attribute(error: Exception, at: At) -> None:
-    """Say in the error which op and step it came from, and the user's line."""
-    where = f"in `{at.op.id}` of step {at.step}, lane {at.op.lane}"
-    if isinstance(error, SteptraceError):
-        error.notes = (*error.notes, Note(where, at.op.loc if error.loc else None))
-        error.loc = error.loc or at.op.loc
-    else:
-        error.add_note(f"{where} ({at.op.loc})" if at.op.loc else where)
+def _joined(thread: threading.Thread, progress: Progress) -> None:
+    """Wait for a lane's end; an interrupt stops the lanes and is waited out."""
+    while thread.is_alive():
+        try:
+            thread.join()
+        except KeyboardInterrupt as error:
+            progress.stop(error)
+
+
+@contextmanager
+def _as_it_comes() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _stopping(progress: Progress) -> Iterator[None]:
+    """Make the first interrupt stop every lane at the end of its op; a second one is raised where it comes."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        progress.stop(KeyboardInterrupt())
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

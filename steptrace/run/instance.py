@@ -29,6 +29,12 @@ class At:
         return self.rounds[-1] if self.rounds else 0
 
     @property
+    def origin(self) -> str:
+        """Id of the op of the program as written: the same under every schedule."""
+        assert self.op.origin is not None, "every op has an origin"
+        return self.op.origin.op
+
+    @property
     def path(self) -> str:
         """The op and its place in the loops around the innermost one: with ``step`` and ``item`` a name for it."""
-        return "/".join([self.op.id, *map(str, self.rounds[:-1])])
+        return "/".join([self.origin, *map(str, self.rounds[:-1])])

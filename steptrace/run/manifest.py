@@ -20,11 +20,15 @@ from steptrace.run.digest import CallLog, chain
 from steptrace.run.session import Session, StepMemory
 from steptrace.run.store import checkpoints as checkpoints
 from steptrace.run.store import new_checkpoint, read_manifest, rewind_trained, write_manifest, writing
+from steptrace.run.training_calls import fetch_early
 from steptrace.run.trees import restore_tree, save_tree
 
 
 def save_run(run: Session, step: int, behind: str = "") -> None:
     """Write the checkpoint of a run; nothing when the run keeps nothing.
+
+    What it holds does not depend on the schedule: the data behind the step's prompts, not behind those drawn ahead;
+    the step's metrics, where they would be fetched later.
 
     Args:
       run: the run.
@@ -34,20 +38,36 @@ def save_run(run: Session, step: int, behind: str = "") -> None:
     Raises:
       UnwritableOutError: the file system refused. What a part raises comes through as it is.
     """
+    for _ in saving(run, step, behind, copied=False):
+        pass
+
+
+def saving(run: Session, step: int, behind: str, *, copied: bool) -> Iterator[None]:
+    """Write a checkpoint in two goes: up to the ``yield`` everything is read, behind it nothing of the run is.
+
+    With ``copied`` the trainer's state is copied in the first and written in the second.
+    """
     if run.out is None:
         return
+    if behind:
+        fetch_early(run, step)
+    trainer, board = run.parts.trainer, run.board
     versions = _needed_versions(run, step)
-    weights, own = checked_weights(run.parts.trainer.weights())
+    weights, own = checked_weights(trainer.weights())
+    others = {version: board.weights(version) for version in sorted({*versions.values()} - {own})}
     with new_checkpoint(run.out, step, ended=not behind) as folder:
-        run.parts.trainer.save_checkpoint(folder / "trainer")
+        copy = trainer.snapshot_checkpoint() if copied else trainer.save_checkpoint(folder / "trainer")
         for name, part in _stateful_parts(run):
             part.save_checkpoint(folder / "parts" / name)
-        for version in sorted({*versions.values()} - {own}):
-            with writing(f"checkpoint {folder}"):
-                save_tree(folder / "weights" / str(version), run.board.weights(version))
         facts = {**_facts(run, step, behind), "model_fingerprint": model_fingerprint(weights), "versions": versions}
+        run.saved = (step, behind)
+        yield
+        if copied:
+            trainer.write_checkpoint(copy, folder / "trainer")
+        for version, held in others.items():
+            with writing(f"checkpoint {folder}"):
+                save_tree(folder / "weights" / str(version), held)
         write_manifest(folder, facts)
-    run.saved = (step, behind)
 
 
 def restore_run(run: Session) -> tuple[int, str]:
@@ -75,7 +95,7 @@ def restore_run(run: Session) -> tuple[int, str]:
     _restore_board(run, facts["versions"], place)
     run.calls = CallLog(facts["calls_digest"])
     run.groups_digest = facts["groups_digest"]
-    run.carries = dict(facts["carries"])
+    run.frames.restore_carries(facts["step"] + (not facts["behind"]), facts["carries"])
     run.committed = facts["committed"]
     _restore_step(run, facts)
     rewind_trained(run.out, facts["committed"])
@@ -156,18 +176,18 @@ def _facts(run: Session, step: int, behind: str) -> dict[str, Any]:
     return {
         "step": step,
         "behind": behind,
-        "settings": _settings(run.plan.program),
-        "program_fingerprint": program_fingerprint(run.plan.program),
+        "settings": _settings(run.plan.base.program),
+        "program_fingerprint": program_fingerprint(run.plan.base.program),
         "seed": run.seed,
         "data": None if run.draws is None else run.draws.state(run.cursor if memory is None else memory.cursor),
         "queue": _queue_behind(run, step, memory),
         "calls_digest": run.calls.settle(),
         "groups_digest": run.groups_digest,
         "committed": run.committed,
-        "carries": run.carries,
-        "values": _saved_values(run),
+        "carries": run.frames.carries(step + (not behind)),
+        "values": _saved_values(run, step),
         "memory": None if memory is None else _saved_memory(memory),
-        "logged": run.logged,
+        "logged": _last_logged(run, step, behind),
         "parts": [name for name, _ in _stateful_parts(run)],
     }
 
@@ -186,16 +206,26 @@ def _queue_behind(run: Session, step: int, memory: StepMemory | None) -> dict[st
     }
 
 
-def _saved_values(run: Session) -> dict[str, Any]:
+def _last_logged(run: Session, step: int, behind: str) -> tuple[int, dict[str, float]] | None:
+    """The last record that the program as written has logged by then."""
+    before = [node.id for node in run.plan.base.program.body]
+    before = before[: before.index(behind)] if behind else before
+    logs = {call.op.id for call in run.plan.base.calls() if call.kind.name == "log"}
+    last = step if not behind or logs & {*before} else step - 1
+    return next((record for record in reversed(run.logged) if record[0] <= last), None)
+
+
+def _saved_values(run: Session, step: int) -> dict[str, Any]:
     """Values of the step that ops behind its checkpoint may read, as JSON holds them.
 
     The rest of the step reads what a resumed run would: each is put back as it is saved.
     """
-    bases = {result.name: result.type.base for op in run.plan.program.ops() for result in op.results}
     saved: dict[str, Any] = {}
-    for name, slot in run.plan.slots.items():
-        if run.slots[slot] is not None and bases[name] in SAVED_BASES:
-            saved[name] = run.slots[slot] = _AS_JSON[bases[name]](run.slots[slot])
+    for result in (result for op in run.plan.base.program.ops() for result in op.results):
+        value = run.frames.value(result.name, step)
+        if value is not None and result.type.base in SAVED_BASES:
+            saved[result.name] = _AS_JSON[result.type.base](value)
+            run.frames.put(result.name, step, saved[result.name])
     return saved
 
 
@@ -213,12 +243,14 @@ def _saved_memory(memory: StepMemory) -> dict[str, Any]:
 def _restore_step(run: Session, facts: Mapping[str, Any]) -> None:
     """Values and host memory of the step that was saved."""
     for name, value in facts["values"].items():
-        run.slots[run.plan.slots[name]] = value
+        run.frames.put(name, facts["step"], value)
     if facts["memory"] is not None:
         memory = run.step_memory(facts["step"])
         memory.taken = [GroupId(prompt, draw) for prompt, draw in facts["memory"]["taken"]]
         memory.stats, memory.metrics = facts["memory"]["stats"], facts["memory"]["metrics"]
-    run.logged = None if facts["logged"] is None else (facts["logged"][0], facts["logged"][1])
+        memory.fetched = True
+    if facts["logged"] is not None:
+        run.logged.append((facts["logged"][0], facts["logged"][1]))
 
 
 def _restore_board(run: Session, versions: Mapping[str, int], place: Path) -> None:
@@ -230,7 +262,7 @@ def _restore_board(run: Session, versions: Mapping[str, int], place: Path) -> No
 
 
 def _check_same(run: Session, facts: Mapping[str, Any], place: Path) -> None:
-    program = run.plan.program
+    program = run.plan.base.program
     if facts["program_fingerprint"] != program_fingerprint(program):
         there, here = facts["settings"], _settings(program)
         raise OtherProgramError(

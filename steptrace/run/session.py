@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,15 +13,20 @@ from steptrace.diag.running import PartialStepError
 from steptrace.ir import Op, ops_of
 from steptrace.lang.records import Group, GroupId, MicroBatch
 from steptrace.lower import Plan
+from steptrace.lower.choices import choices
 from steptrace.run.binding import Parts
 from steptrace.run.board import WeightBoard
 from steptrace.run.borders import CheckedPrompts
+from steptrace.run.capabilities import capabilities_of
 from steptrace.run.data.cursor import DataCursor, Draws
 from steptrace.run.data.queue import GroupQueue
 from steptrace.run.digest import EMPTY, CallLog, chain
+from steptrace.run.frames import Frames
 
 RECORDS_KEPT = 10_000
 """How many steps' records a run holds for its caller; a tracker is told of all."""
+
+_LOGGED_KEPT = 8
 
 
 @dataclass
@@ -33,6 +39,8 @@ class StepMemory:
       stats: figures of the rollouts, for the log.
       metrics: metrics fetched from the trainer.
       stream: the step's micro-batches as they come, when it streams.
+      record: what the trainer set aside for the step's metrics, until they are fetched.
+      fetched: whether the metrics are.
     """
 
     cursor: DataCursor
@@ -40,6 +48,8 @@ class StepMemory:
     stats: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     stream: Iterator[MicroBatch] | None = None
+    record: Any = None
+    fetched: bool = False
 
     def count(self, name: str, value: float) -> None:
         """Add to a figure."""
@@ -64,7 +74,16 @@ class Session:
         self.epochs = epochs
         self.out = out
         self.board = WeightBoard(parts.rollout)
-        self.queue = GroupQueue(capacity=2)
+        # A schedule dispatches ahead of what is committed: as far as its shifts and pinned weights let it.
+        ahead = plan.ahead + plan.program.contract.staleness if plan.source is not None else 0
+        self.queue = GroupQueue(capacity=2 + ahead)
+        self.capabilities = plan.target.capabilities | capabilities_of(parts)
+        self.choices = choices(plan, self.capabilities)
+        self._ways = {choice.op: choice.way for choice in self.choices}
+        rules = {(choice.rule, choice.way) for choice in self.choices}
+        self.defers = ("apply_deferred_update", "deferred") in rules
+        self.fuses = ("fwd_bwd closes=update", "fused") in rules
+        self.closing = _closing(plan)
         prompts = None if parts.prompts is None else CheckedPrompts(parts.prompts)
         self.draws = None if prompts is None else Draws(prompts, seed=seed, epochs=epochs)
         self.cursor = DataCursor()
@@ -73,20 +92,37 @@ class Session:
         self.committed = 0
         self.pending_fwd_bwd = 0
         self.memory: dict[int, StepMemory] = {}
-        self.slots: list[Any] = [None] * len(plan.slots)
-        self.carries: dict[str, float] = {carry.name: carry.init for carry in plan.program.carries}
+        carries = {carry.name: carry.init for carry in plan.program.carries}
+        self.frames = Frames(plan.slots, _before_step_0(plan), carries)
         self.records: deque[Mapping[str, float]] = deque(maxlen=RECORDS_KEPT)
-        self.logged: tuple[int, dict[str, float]] | None = None
+        self.logged: deque[tuple[int, dict[str, float]]] = deque(maxlen=_LOGGED_KEPT)
         self.saved: tuple[int, str] | None = None
-        self.dispatches = tuple(call.op for call in plan.calls() if call.kind.name == "dispatch")
-        self._step_slots = [slot for name, slot in plan.slots.items() if name not in _before_step_0(plan)]
+        self.dispatches = tuple(call.op for call in plan.base.calls() if call.kind.name == "dispatch")
+        self.staged: tuple[Any, MicroBatch] | None = None
+        self.staging = True
+        self.update_held = False
+        self.update_done = False
+        self.copied: dict[int, tuple[Any, int]] = {}
+        self.saves: dict[int, Iterator[None]] = {}
+        self._adding = threading.Lock()
 
-    def has_prompts(self, wanted: int) -> bool:
-        """Whether the data has another step, one that draws ``wanted`` prompts, given what is said of a partial one."""
+    def way(self, op: Op) -> str:
+        """How an op is carried out: the choice that was made for it."""
+        return self._ways[op.id]
+
+    def has_prompts(self, wanted: int, position: int) -> bool:
+        """Whether the data has a step that draws ``wanted`` prompts from ``position`` on.
+
+        What the contract says of a partial step counts.
+        """
         if self.draws is None or not self.dispatches:
             return True
         least = wanted if self.plan.program.contract.partial == "drop" else 1
-        return not self.draws.ended(DataCursor(self.cursor.position + max(least, 1) - 1))
+        return not self.draws.ended(DataCursor(position + max(least, 1) - 1))
+
+    def position_after(self, position: int, drawn: int) -> int:
+        """The position behind a step that draws so many prompts."""
+        return position if self.draws is None else self.draws.after(DataCursor(position), drawn).position
 
     def refuse_partial(self, steps: int | None) -> None:
         """Refuse, where the contract says so, a run that would come to a step with fewer prompts than it asks for.
@@ -105,23 +141,19 @@ class Session:
                 loc=self.dispatches[0].loc,
             )
 
-    def carried(self) -> dict[str, float]:
-        """The carried values as this step has set them: what the next step will read, each a float."""
-        return {name: float(self.slots[self.plan.slots[name]]) for name in self.carries}
-
     def end_step(self, step: int) -> None:
-        """Hand the carried values over to the next step, and hold nothing of this one any more."""
-        self.carries = self.carried()
+        """Hold nothing of a step any more that every lane is past; what it carries on is kept."""
+        self.frames.retire(step)
         self.calls.settle()
         self.memory.pop(step, None)
-        for slot in self._step_slots:
-            self.slots[slot] = None
 
     def step_memory(self, step: int) -> StepMemory:
         """The host memory of a step, made when it is first asked for."""
-        if step not in self.memory:
-            self.memory[step] = StepMemory(self.cursor)
-        return self.memory[step]
+        memory = self.memory.get(step)
+        if memory is not None:
+            return memory
+        with self._adding:
+            return self.memory.setdefault(step, StepMemory(self.cursor))
 
     def note_trained(self, ids: tuple[GroupId, ...]) -> None:
         """Add groups to the digest of trained groups, in order."""
@@ -148,6 +180,12 @@ def whole(op: Op, name: str) -> int:
     return value
 
 
-def _before_step_0(plan: Plan) -> set[str]:
+def _closing(plan: Plan) -> Op | None:
+    """The update of the program as written where the last training call makes it, so that no op does."""
+    fused = any(call.op.attr("closes") == "update" for call in plan.calls())
+    return next((call.op for call in plan.base.calls() if call.kind.name == "update"), None) if fused else None
+
+
+def _before_step_0(plan: Plan) -> frozenset[str]:
     """Names of the values that are made before step 0 and stay."""
-    return {result.name for op in ops_of(plan.program.prologue) for result in op.results}
+    return frozenset(result.name for op in ops_of(plan.program.prologue) for result in op.results)

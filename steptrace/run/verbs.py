@@ -7,14 +7,12 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from steptrace.diag.binding import PartResultError
-from steptrace.diag.running import EmptyStepError, PartialStepError
+from steptrace.diag.running import PartialStepError
 from steptrace.lang.records import Group, MicroBatch
 from steptrace.run.borders import (
     checked_completions,
     checked_logps,
-    checked_metrics,
     checked_prompt_tokens,
-    checked_weights,
     described,
     is_groups,
     same_groups,
@@ -22,10 +20,11 @@ from steptrace.run.borders import (
 from steptrace.run.data.advantages import GlobalNormalized, GroupAdvantages, LeaveOneOut
 from steptrace.run.data.rewards import score
 from steptrace.run.instance import At
-from steptrace.run.manifest import save_run
+from steptrace.run.manifest import save_run, saving
 from steptrace.run.rng import key_for
 from steptrace.run.session import Session, whole
 from steptrace.run.store import append_trained
+from steptrace.run.training_calls import PARTS, TRAINING
 
 Results: TypeAlias = tuple[Any, ...] | None
 """Values of an op's results in order; None from the head of a loop that has no further item."""
@@ -67,7 +66,7 @@ def _dispatch(run: Session, at: At) -> Results:
         raise PartialStepError(f"step {at.step} gets {len(drawn)} of {count} prompts: the data ended", loc=at.op.loc)
     source = max(at.step - 1 - contract.staleness, -1) if contract.weights == "pinned" else run.board.newest()
     version = run.board.version(source)
-    run.board.forget_before(source)
+    run.board.forget_before(_needless(run, source, at.step))
     memory = run.step_memory(at.step)
     memory.stats["rollout_version"] = float(version)
     memory.cursor = run.cursor = cursor
@@ -76,11 +75,18 @@ def _dispatch(run: Session, at: At) -> Results:
         return ()
     prompts = [prompt for _, prompt in drawn]
     encoded = [checked_prompt_tokens(run.parts.tokenizer.encode(prompt.text), prompt, at) for prompt in prompts]
-    made = run.parts.rollout.generate(prompts, samples, version=version, key=key_for(run.seed, at.op.id, at.step))
+    made = run.parts.rollout.generate(prompts, samples, version=version, key=key_for(run.seed, at.origin, at.step))
     completions = checked_completions(made, prompts, samples, at)
     for (name, prompt), tokens, sampled in zip(drawn, encoded, completions, strict=True):
         run.queue.put(at.step, Group(name, at.step, prompt, tokens, sampled, version))
     return ()
+
+
+def _needless(run: Session, source: int, step: int) -> int:
+    """Weights published before this step are needed no more; under a schedule, by no checkpoint of an open step."""
+    if run.plan.source is None:
+        return source
+    return min(source, run.frames.oldest(step) - run.plan.program.contract.staleness)
 
 
 def _take(run: Session, at: At) -> Results:
@@ -156,69 +162,28 @@ def _ref_logps(run: Session, at: At, micro_batch: MicroBatch) -> Results:
     return (micro_batch.with_array("ref_logps", logps),)
 
 
-def _old_logps(run: Session, at: At, micro_batch: MicroBatch) -> Results:
-    run.calls.record("old_logps", micro_batch)
-    logps = checked_logps(run.parts.trainer.old_logps(micro_batch), micro_batch, "trainer", at)
-    return (micro_batch.with_array("old_logps", logps),)
-
-
-def _fwd_bwd(run: Session, at: At, micro_batch: MicroBatch) -> Results:
-    run.calls.record("fwd_bwd", micro_batch)
-    run.parts.trainer.fwd_bwd(micro_batch)
-    run.pending_fwd_bwd += 1
-    run.step_memory(at.step).count("micro_batches", 1.0)
-    return ()
-
-
-def _update(run: Session, at: At) -> Results:
-    if run.pending_fwd_bwd:
-        run.calls.record("update")
-        run.parts.trainer.update()
-        run.pending_fwd_bwd = 0
-        return ()
-    if run.plan.program.contract.empty == "error":
-        raise EmptyStepError(f"`{at.op.id}` of step {at.step} has no micro-batch to update on", loc=at.op.loc)
-    run.step_memory(at.step).count("empty_updates", 1.0)
-    return ()
-
-
-def _get_metrics(run: Session, at: At) -> Results:
-    fetched = checked_metrics(run.parts.trainer.get_metrics(), "the trainer's get_metrics()", at)
-    run.calls.settle()
-    memory = run.step_memory(at.step)
-    memory.metrics = {**_rollout_figures(memory.stats), **fetched, "step": float(at.step)}
-    return (memory.metrics,)
-
-
-def _rollout_figures(stats: Mapping[str, float]) -> dict[str, float]:
-    """What the log is told of a step's rollouts."""
-    samples = max(stats.get("samples", 0.0), 1.0)
-    figures = {
-        name: stats.get(name, 0.0)
-        for name in (
-            "groups",
-            "micro_batches",
-            "completion_tokens",
-            "groups_of_equal_rewards",
-            "empty_updates",
-            "rollout_version",
-        )
-    }
-    figures["reward"] = stats.get("reward_sum", 0.0) / samples
-    figures["finished"] = stats.get("finished", 0.0) / samples
-    return figures
-
-
 def _save_checkpoint(run: Session, at: At) -> Results:
     run.calls.settle()
-    save_run(run, at.step, at.op.id if any(node is at.op for node in run.plan.program.body) else "")
+    save_run(run, at.step, _behind(run, at))
     return ()
 
 
-def _sync_weights(run: Session, at: At) -> Results:
-    weights, version = checked_weights(run.parts.trainer.weights(), at)
-    run.board.publish(at.step, weights, version)
-    return (version,)
+def _behind(run: Session, at: At) -> str:
+    """The op of the program as written that a resumed run goes on behind; "" for a save behind the last step."""
+    assert at.op.origin is not None, "every op has an origin"
+    return at.op.origin.op if any(node is at.op for node in run.plan.program.body) else ""
+
+
+def _snapshot_checkpoint(run: Session, at: At) -> Results:
+    run.calls.settle()
+    run.saves[at.step] = saving(run, at.step, _behind(run, at), copied=run.way(at.op) == "copy")
+    next(run.saves[at.step], None)
+    return ()
+
+
+def _write_checkpoint(run: Session, at: At) -> Results:
+    next(run.saves.pop(at.step), None)
+    return ()
 
 
 def _commit(run: Session, at: At) -> Results:
@@ -235,7 +200,7 @@ def _commit(run: Session, at: At) -> Results:
 def _log(run: Session, at: At, metrics: dict[str, float]) -> Results:
     record = {**metrics, "step": float(at.step)}
     run.records.append(record)
-    run.logged = (at.step, record)
+    run.logged.append((at.step, record))
     for tracker in run.parts.trackers:
         tracker.log(at.step, dict(record))
     return ()
@@ -260,16 +225,17 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "stream_mb": _stream_mb,
         "next_part": _next_part,
         "ref_logps": _ref_logps,
-        "old_logps": _old_logps,
-        "fwd_bwd": _fwd_bwd,
-        "update": _update,
-        "get_metrics": _get_metrics,
         "save_checkpoint": _save_checkpoint,
-        "sync_weights": _sync_weights,
         "commit": _commit,
         "log": _log,
         "on_step_end": _on_step_end,
         "free": _free,
+        **TRAINING,
     }
 )
-"""The implementation of each built-in kind."""
+"""The implementation of each built-in kind that stands in a step as its author writes it."""
+
+PART_VERBS: Mapping[str, Verb] = MappingProxyType(
+    {**PARTS, "snapshot_checkpoint": _snapshot_checkpoint, "write_checkpoint": _write_checkpoint}
+)
+"""The implementation of each part that laws split ops into."""

@@ -226,11 +226,17 @@ def test_a_step_holds_nothing_of_the_one_before():
     run = session(grpo.trace(**SMALL))
     executor = Executor(run)
     executor.prologue()
-    for step in range(3):
-        assert executor.step(step)
+    steps = []
+
+    def ended(step, seconds):
+        steps.append(step)
         assert run.memory == {}
-        assert [name for name, slot in run.plan.slots.items() if run.slots[slot] is not None] == ["v0"]
+        assert run.frames.live == ()
+        assert [name for name in run.plan.slots if run.frames.value(name, step) is not None] == ["v0"]
         assert run.calls.pending == 0
+
+    assert executor.steps(0, 3, ended) == 3
+    assert steps == [0, 1, 2]
 
 
 def test_memory_is_let_go_where_the_program_frees_nothing():
@@ -242,7 +248,7 @@ def test_memory_is_let_go_where_the_program_frees_nothing():
     run = session(replace(program, body=body))
     executor = Executor(run)
     executor.prologue()
-    executor.step(0)
+    executor.steps(0, 1)
     assert run.memory == {}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fakes import HashTrainer, parts
@@ -10,6 +12,7 @@ import steptrace
 from steptrace.diag.binding import BadRunOptionError, NotLowerableError, UnknownPassError, UnknownTargetError
 from steptrace.diag.tracing import NotAProgramError
 from steptrace.ir import print_program
+from steptrace.lower import TARGETS, targets
 from steptrace.programs.grpo import grpo
 from steptrace.run.api import plan_for
 
@@ -156,6 +159,20 @@ def test_times_of_steps_are_told_to_trackers_that_ask():
     assert told == [(0, True), (1, True), (2, True)]
 
 
-def test_a_schedule_that_the_target_has_no_rule_for():
+def test_a_schedule_that_the_target_has_no_rule_for(monkeypatch):
+    bare = replace(TARGETS["inline"], scheduled=frozenset())
+    monkeypatch.setattr(targets, "TARGETS", {"inline": bare})
     with pytest.raises(NotLowerableError, match="start_metrics"):
         steptrace.run(PROGRAM, parts(), steps=1, pipeline="defer-metrics")
+
+
+@pytest.mark.parametrize("stall_s", [0, -1.0, "long", True])
+def test_a_limit_of_waits_that_is_none(stall_s):
+    with pytest.raises(BadRunOptionError, match="stall_s"):
+        steptrace.run(PROGRAM, parts(), steps=1, stall_s=stall_s)
+
+
+def test_what_passes_leave_undone_is_told():
+    result = steptrace.run(PROGRAM, parts(), steps=1, pipeline="take-ahead")
+    (remark,) = result.remarks
+    assert "staleness=1" in remark

@@ -61,11 +61,15 @@ class Draws:
         Raises:
           DuplicatePromptError: two prompts of the source have one id.
         """
+        end = self.after(cursor, count)
+        drawn = [self._at(position) for position in range(cursor.position, end.position)]
+        return drawn, end
+
+    def after(self, cursor: DataCursor, count: int) -> DataCursor:
+        """The cursor behind the next ``count`` prompts, or behind as many as there are."""
         assert count >= 0, "a step draws a number of prompts"
         end = cursor.position + count
-        end = end if self._end is None else max(cursor.position, min(end, self._end))
-        drawn = [self._at(position) for position in range(cursor.position, end)]
-        return drawn, DataCursor(end)
+        return DataCursor(end if self._end is None else max(cursor.position, min(end, self._end)))
 
     def ended(self, cursor: DataCursor) -> bool:
         """True when nothing is left to draw."""

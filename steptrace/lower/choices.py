@@ -1,0 +1,141 @@
+"""The choice table: how each op of a schedule is carried out, given what trainer and rollout can do.
+
+For each kind the ways stand in order, each with the capabilities that it needs; the first that fits is taken. The last
+one of a law's part is always the law applied back: it needs what the op that was split needs, and trains the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from steptrace.diag.binding import NotLowerableError
+from steptrace.lower.plan import Call, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to carry an op out.
+
+    Attributes:
+      name: its name.
+      needs: capabilities: a verb of a part (``trainer.stage_fwd_bwd``), or a word that a part advertises.
+      doc: what is done, in a few words.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    doc: str
+
+
+_STAGE = ("trainer.stage_fwd_bwd", "trainer.fwd_bwd_staged")
+_DEFER = ("trainer.apply_deferred_update", "stage_before_update")
+
+WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
+    {
+        "fwd_bwd closes=defer": (
+            Way("deferred", _DEFER, "the last call holds the update back"),
+            Way("plain", ("trainer.fwd_bwd",), "a plain call; the update comes where it is applied"),
+        ),
+        "fwd_bwd closes=update": (
+            Way("fused", ("trainer.fwd_bwd", "fused_update"), "the last call also does the update"),
+            Way("plain", ("trainer.fwd_bwd", "trainer.update"), "a plain call, and an update behind the last"),
+        ),
+        "apply_deferred_update": (
+            Way("deferred", _DEFER, "the update that the last call holds back"),
+            Way("update", ("trainer.update",), "a plain update"),
+        ),
+        "stage_fwd_bwd": (
+            Way("stage", _STAGE, "ships the micro-batch if it is packed by then"),
+            Way("never", (), "ships nothing, so the whole call is made in its place"),
+        ),
+        "fwd_bwd_staged": (
+            Way("staged", _STAGE, "runs what was shipped"),
+            Way("never", (), "nothing is ever shipped"),
+        ),
+        "start_metrics": (
+            Way("set-aside", ("trainer.start_metrics", "trainer.fetch_metrics"), "sets the record aside on the device"),
+            Way("get", ("trainer.get_metrics",), "fetches at once"),
+        ),
+        "fetch_metrics": (
+            Way("fetch", ("trainer.start_metrics", "trainer.fetch_metrics"), "brings the record to the host"),
+            Way("kept", ("trainer.get_metrics",), "gives what was fetched at the start"),
+        ),
+        "snapshot_checkpoint": (
+            Way("copy", ("trainer.snapshot_checkpoint", "trainer.write_checkpoint"), "copies the trainer's state"),
+            Way("save", ("trainer.save_checkpoint",), "writes the trainer's state at once"),
+        ),
+        "write_checkpoint": (
+            Way("write", ("trainer.snapshot_checkpoint", "trainer.write_checkpoint"), "writes the copy"),
+            Way("rest", ("trainer.save_checkpoint",), "writes what is not the trainer's"),
+        ),
+        "copy_weights": (
+            Way("copy", ("trainer.copy_weights",), "a copy, under its version"),
+            Way("weights", ("trainer.weights",), "the trainer's weights, which are a copy"),
+        ),
+        "transfer_weights": (Way("in-memory", (), "the copy is in this process already"),),
+        "apply_weights": (Way("apply", (), "published to the rollout under its version"),),
+        "poll_packed": (Way("look", (), "looks whether the micro-batch is there"),),
+    }
+)
+"""The ways by kind of op, and for training calls by how they close a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen for one op.
+
+    Attributes:
+      op: its id.
+      rule: the row of `WAYS`; the kind itself for ops that have one way only.
+      way: name of the way; ``"call"`` for those.
+      passed_over: the ways before it, each with the capability that is missing.
+    """
+
+    op: str
+    rule: str
+    way: str
+    passed_over: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        over = "".join(f"; not {name}: no `{lacking}`" for name, lacking in self.passed_over)
+        return f"{self.op}: {self.way}{over}"
+
+
+def choices(plan: Plan, capabilities: Iterable[str]) -> tuple[Choice, ...]:
+    """How each op of a plan is carried out, in the plan's order.
+
+    Args:
+      plan: the plan.
+      capabilities: of the target and of the bound parts: ``trainer.<verb>`` for each method that is there, and the
+        words that parts advertise.
+
+    Raises:
+      NotLowerableError: no way fits; names the op, the last way and the capability.
+    """
+    there = frozenset(capabilities)
+    return tuple(_choice(call, there) for call in plan.calls())
+
+
+def _choice(call: Call, there: frozenset[str]) -> Choice:
+    rule = rule_of(call)
+    if rule not in WAYS:
+        return Choice(call.op.id, call.kind.name, "call")
+    over: list[tuple[str, str]] = []
+    for way in WAYS[rule]:
+        lacking = next((need for need in way.needs if need not in there), "")
+        if not lacking:
+            return Choice(call.op.id, rule, way.name, tuple(over))
+        over.append((way.name, lacking))
+    name, lacking = over[-1]
+    raise NotLowerableError(
+        f"`{call.op.id}` can be carried out in no way: `{name}`, the last of `{rule}`, needs `{lacking}`",
+        loc=call.op.loc,
+    )
+
+
+def rule_of(call: Call) -> str:
+    """The row of the table that an op is looked up in."""
+    closes = call.op.attr("closes") if call.kind.name == "fwd_bwd" else None
+    return f"fwd_bwd closes={closes}" if closes else call.kind.name
