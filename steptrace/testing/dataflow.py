@@ -160,7 +160,7 @@ class Trace:
         """What every equal order must keep, once all that can be seen is marked."""
         run = self.run
         after = list(self.after)
-        reads: list[LiveRead] = [LiveRead(END, cell, writer, 0) for cell, writer in self.ends]
+        reads: list[LiveRead] = []
         for at, key in enumerate(run.keys):
             if self.live >> at & 1:
                 reads += [
@@ -170,6 +170,7 @@ class Trace:
                 after[at] |= self._existing(at)
             elif not self.ran >> at & 1 and key[0] in self.visible:
                 after[at] |= sum(1 << maker for maker in self.conditions[at])
+        reads += [LiveRead(END, cell, writer, 0) for cell, writer in self.ends]
         for queue in self.queues.values():
             queue.constrain(after, self.live)
         self._queue_capacities(after)

@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from ..command import Command
 from ..table import aligned
+
+if TYPE_CHECKING:
+    from steptrace.testing.mutants import Subject
 
 FATES = ("killed", "equal, accepted", "equal, refused", "escaped")
 """What becomes of a mutant; see ``steptrace.testing.mutants``."""
@@ -73,34 +76,33 @@ def measure(only: str = "", jobs: int = 1) -> Table:
     """
     from steptrace.testing.mutants import subjects
 
-    names = [subject.name for subject in subjects() if only in subject.name]
+    chosen = [subject for subject in subjects() if only in subject.name]
     table = Table()
-    for part in _parts(names, jobs):
+    for part in _parts(chosen, jobs):
         table.add(part)
     return table
 
 
-def _parts(names: list[str], jobs: int) -> Iterator[Table]:
+def _parts(chosen: list[Subject], jobs: int) -> Iterator[Table]:
     if jobs == 1:
-        yield from map(_of_schedule, names)
+        yield from map(_of_schedule, chosen)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(_of_schedule, names)
+        yield from pool.map(_of_schedule, chosen)
 
 
-def _of_schedule(name: str) -> Table:
+def _of_schedule(subject: Subject) -> Table:
     """The table of one schedule."""
-    from steptrace.testing.mutants import outcomes, subjects
+    from steptrace.testing.mutants import outcomes
 
     table = Table(schedules=1)
-    subject = next(subject for subject in subjects() if subject.name == name)
     for outcome in outcomes(subject):
         fate = outcome.fate
         if fate == "equal":
             fate += ", refused" if outcome.refusal else ", accepted"
             table.refusals[outcome.refusal] += bool(outcome.refusal)
         elif fate == "escaped":
-            table.escaped.append(f"{name}: {outcome.mutant.edit}: {outcome.verdict.reason}")
+            table.escaped.append(f"{subject.name}: {outcome.mutant.edit}: {outcome.verdict.reason}")
         table.counts[outcome.mutant.kind, fate] += 1
     return table
 
@@ -125,7 +127,7 @@ def report(table: Table, seconds: float) -> str:
     """The table by kind, with the reasons of equal mutants that were refused."""
     from steptrace.testing.mutants import KINDS
 
-    rows = [("edit", *FATES)]
+    rows: list[tuple[str, ...]] = [("edit", *FATES)]
     rows += [(kind, *(f"{table.counts[kind, fate]:,}" for fate in FATES)) for kind in KINDS]
     rows.append(("all", *(f"{table.total(fate):,}" for fate in FATES)))
     parts = [aligned(rows), f"{table.schedules} schedules, {seconds:.0f} seconds"]

@@ -15,7 +15,7 @@ from ..command import Command
 from ..table import aligned
 
 if TYPE_CHECKING:
-    from steptrace.testing.soundness import Tally
+    from steptrace.testing.soundness import Stratum, Tally
 
 _BLOCK = 12
 """Programs that a worker takes at a time."""
@@ -124,8 +124,9 @@ def figures(total: Tally, seed: int, seconds: float) -> dict[str, Any]:
 
 def report(total: Tally, seconds: float) -> str:
     """The counts as a table, with the first schedules that should have been refused."""
+    parts_of: list[tuple[str, Tally | Stratum]] = [*total.strata.items(), ("all", total)]
     rows = [("stratum", "pairs", "accepted", "unsound", "refused, equal", "of the refused")]
-    for name, stratum in (*total.strata.items(), ("all", total)):
+    for name, stratum in parts_of:
         share = stratum.over_refused / max(1, stratum.pairs - stratum.accepted)
         counts = (stratum.pairs, stratum.accepted, stratum.unsound, stratum.over_refused)
         pairs, accepted, unsound, refused = (f"{count:,}" for count in counts)
