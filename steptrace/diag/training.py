@@ -221,3 +221,98 @@ class TrainerSettingError(SteptraceError):
     """
 
     code = "ST353"
+
+
+class HeldUpdateError(SteptraceError):
+    """Something that needs the step closed was asked for while the trainer holds its update back.
+
+    `fwd_bwd(micro_batch, apply_optimizer=True, defer_update=True)` runs the last micro-batch of a step and holds the
+    update. Until `apply_deferred_update` has run it, the trainer takes no other micro-batch and no `update`, and
+    gives no metrics, no checkpoint, no weights and no log-probs: each would see half a step.
+
+    Example::
+
+        trainer.fwd_bwd(last, apply_optimizer=True, defer_update=True)
+        trainer.weights()                           # of which step?
+
+    Ways out: call `apply_deferred_update` first; `stage_fwd_bwd`, `info` and the waits are allowed meanwhile.
+    """
+
+    code = "ST354"
+
+
+class AlreadyStagedError(SteptraceError):
+    """A micro-batch was staged while another one is.
+
+    The trainer holds exactly one micro-batch for a later call.
+
+    Example::
+
+        trainer.stage_fwd_bwd(first)
+        trainer.stage_fwd_bwd(second)
+
+    Ways out: run the first one with `fwd_bwd_staged`; `compile` and `restore_checkpoint` drop it.
+    """
+
+    code = "ST355"
+
+
+class NotStagedError(SteptraceError):
+    """A staged call names a micro-batch that the trainer does not hold.
+
+    It was run already, or `compile` or `restore_checkpoint` has dropped it.
+
+    Example::
+
+        staged = trainer.stage_fwd_bwd(micro_batch)
+        trainer.restore_checkpoint(directory)
+        trainer.fwd_bwd_staged(staged.request)
+
+    Ways out: stage it again, or send it whole with `fwd_bwd`.
+    """
+
+    code = "ST356"
+
+
+class UpdateFailedError(SteptraceError):
+    """An update failed on the device, and a later call saw it.
+
+    Calls return at dispatch, so a failed update shows up where something first waits for the device: in the wait of a
+    stage, say. The message names the step whose update it was, and the call that saw it; what the device raised is
+    the cause of the error.
+
+    Example: the device ran out of memory in the update of step 7, and staging the first micro-batch of step 8 waited.
+
+    Way out: look at the update, not at the call that saw it.
+    """
+
+    code = "ST357"
+
+
+class NothingHeldError(SteptraceError):
+    """`apply_deferred_update` was called, and no update is held back.
+
+    Example::
+
+        trainer.fwd_bwd(last)                        # without defer_update=True
+        trainer.apply_deferred_update()
+
+    Ways out: `update` closes a step whose last call did not hold its update back; a held one is applied once.
+    """
+
+    code = "ST358"
+
+
+class TrainerCallError(SteptraceError):
+    """A training call was given options that contradict one another.
+
+    `defer_update=True` says how the call that carries the update does it, so it goes with `apply_optimizer=True`.
+
+    Example::
+
+        trainer.fwd_bwd(micro_batch, defer_update=True)
+
+    Way out: give both on the last micro-batch of a step, and neither on the others.
+    """
+
+    code = "ST359"

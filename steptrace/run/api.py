@@ -176,9 +176,16 @@ def _folder(out: str | Path | None, resume: bool) -> Path | None:
 
 
 def _waiter(trainer: Any) -> Callable[[], None]:
-    """How to wait for the devices: as the trainer says, or for every array that this process holds."""
+    """How to wait for the devices: as the trainer says, and for every array that this process holds."""
     wait = getattr(trainer, "wait_for_device", None)
-    return wait if callable(wait) else _wait_for_arrays
+    if not callable(wait):
+        return _wait_for_arrays
+
+    def both() -> None:
+        wait()
+        _wait_for_arrays()
+
+    return both
 
 
 def _wait_for_arrays() -> None:

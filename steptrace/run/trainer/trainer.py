@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,14 +18,17 @@ from steptrace.diag.training import (
     NoLogpsError,
     NothingAccumulatedError,
     OpenAccumulationError,
+    TrainerCallError,
     TrainerSettingError,
     UnfinishedStepError,
+    UpdateFailedError,
 )
 from steptrace.lang.records import MicroBatch
 from steptrace.run.digest import tree_digest
 from steptrace.run.models.split import SplitModel, split_model
 from steptrace.run.trainer.accumulate import Loss, loss_sums
 from steptrace.run.trainer.batch import Signature, check_arrays, owned, signature
+from steptrace.run.trainer.boundary import Boundary, StagedCall
 from steptrace.run.trainer.checkpoint import fingerprint, load_state, save_state
 from steptrace.run.trainer.leaves import Leaves
 from steptrace.run.trainer.metrics import Record, merged
@@ -103,36 +107,116 @@ class JaxTrainer:
         self._in_flight = in_flight
         self._records: deque[Record] = deque(maxlen=max_records)
         self._dropped = 0
+        self._boundary = Boundary()
 
-    def fwd_bwd(self, micro_batch: MicroBatch) -> None:
+    def fwd_bwd(
+        self,
+        micro_batch: MicroBatch,
+        *,
+        apply_optimizer: bool = False,
+        defer_update: bool = False,
+        wait_for_update: bool = True,
+    ) -> dict[str, Any] | None:
         """Add this micro-batch's gradient sums to the accumulator; returns at dispatch.
 
         Host arrays are copied: the caller may reuse its buffers at once.
 
+        Args:
+          micro_batch: the micro-batch.
+          apply_optimizer: the call also closes the step: it makes the update.
+          defer_update: with ``apply_optimizer``, hold the update back until ``apply_deferred_update``.
+          wait_for_update: with ``apply_optimizer`` alone, return once the update has landed; else at its dispatch.
+
+        Returns:
+          None; for a call that closes the step ``update_deferred``, whether the update is held back.
+
         Raises:
           UnfinishedStepError: it belongs to another step than what is accumulated.
+          HeldUpdateError: the update of a step is held back.
+          TrainerCallError: options that contradict one another.
           MicroBatchError, MissingArrayError, LossError: before anything is compiled.
         """
-        if self._step is not None and micro_batch.step != self._step:
-            raise UnfinishedStepError(
-                f"a micro-batch of step {micro_batch.step} came before the update of step {self._step}",
-                help="call update once all micro-batches of a step are in",
-            )
+        self._boundary.refuse_held("another micro-batch")
+        self._check_step(micro_batch)
         arrays = self._checked(micro_batch)
-        if self._acc is None:
-            self._acc = self._zeros(self._params)
-        self._acc, self._new_rest, token = self._leaves.fwd_bwd(self._acc, self._params, self._new_rest, arrays)
-        self._step = micro_batch.step
-        self._waiting.append(token)
-        if len(self._waiting) > self._in_flight:
-            self._waiting.popleft().block_until_ready()
+        return self._train(micro_batch, arrays, apply_optimizer, defer_update, wait_for_update)
+
+    def stage_fwd_bwd(self, micro_batch: MicroBatch) -> StagedCall:
+        """Bring a micro-batch to the device, for `fwd_bwd_staged` to run it later without any data.
+
+        While an update is held back it waits for nothing. Else it waits for the device once the micro-batch is in
+        place, which says whether shipping it was hidden behind work, and confirms the update before it.
+
+        Raises:
+          AlreadyStagedError: one is staged already.
+          UpdateFailedError: the wait met a failure, which is that of the update.
+          MicroBatchError, MissingArrayError, LossError: before anything is compiled.
+        """
+        self._boundary.check_room(micro_batch)
+        arrays = jax.device_put(self._checked(micro_batch))
+        waited: float | None = None
+        if self._boundary.held_step is None:
+            waited = self._waited_for(f"staging {_named(micro_batch)}")
+        return StagedCall(self._boundary.put(micro_batch, arrays), waited, self._boundary.held_step is None)
+
+    def fwd_bwd_staged(
+        self,
+        request: int | StagedCall,
+        *,
+        apply_optimizer: bool = False,
+        defer_update: bool = False,
+        wait_for_update: bool = True,
+    ) -> dict[str, Any] | None:
+        """As `fwd_bwd`, on the micro-batch that is staged under ``request``.
+
+        Raises:
+          NotStagedError: it is not staged. Otherwise as `fwd_bwd`.
+        """
+        self._boundary.refuse_held("another micro-batch")
+        micro_batch, arrays = self._boundary.pop(request)
+        self._check_step(micro_batch)
+        return self._train(micro_batch, arrays, apply_optimizer, defer_update, wait_for_update)
+
+    def apply_deferred_update(self) -> dict[str, Any]:
+        """Wait for the step's last micro-batch, make the update that was held back, and confirm it.
+
+        Returns:
+          ``device_wait_s``: seconds until the micro-batch was done; ``update_ready``: True.
+
+        Raises:
+          NothingHeldError: no update is held back.
+          UpdateFailedError: the device failed; the update stays held back.
+        """
+        step = self._boundary.check_held()
+        waited = self._waited_for(f"the update of step {step}")
+        self._boundary.held_step = None
+        self.update()
+        self.wait_for_update()
+        return {"device_wait_s": waited, "update_ready": True}
+
+    def wait_for_update(self) -> None:
+        """Wait until the last update has landed."""
+        self.last_update_token.block_until_ready()
+
+    def wait_for_device(self) -> float:
+        """Wait until all that was dispatched is done; returns the seconds that took.
+
+        Waits on what the last micro-batch and the last update leave, the gradient norm among it: a failed update
+        shows up here first.
+        """
+        start = time.perf_counter()
+        last = [record.values for record in [*self._records][-1:]]
+        jax.block_until_ready((list(self._waiting)[-1:], last, self._applied))
+        return time.perf_counter() - start
 
     def update(self) -> None:
         """Divide the accumulated sums by the total count, apply the optimizer once, clear; returns at dispatch.
 
         Raises:
           NothingAccumulatedError: no ``fwd_bwd`` since the last update.
+          HeldUpdateError: the update of a step is held back.
         """
+        self._boundary.refuse_held("an update")
         if self._step is None:
             raise NothingAccumulatedError(
                 "update was called with no micro-batch since the last update",
@@ -143,15 +227,29 @@ class JaxTrainer:
         self._records.append(Record(self._step, self._names, record))
         self._step = None
 
+    def start_metrics(self) -> tuple[tuple[Record, ...], int]:
+        """Set the records of all updates since the last call aside and empty the buffer; waits for nothing.
+
+        Returns:
+          What `fetch_metrics` takes.
+        """
+        self._boundary.refuse_held("metrics")
+        aside = (tuple(self._records), self._dropped)
+        self._records.clear()
+        self._dropped = 0
+        return aside
+
+    def fetch_metrics(self, aside: tuple[tuple[Record, ...], int]) -> dict[str, float]:
+        """The metrics that `start_metrics` has set aside, as `get_metrics` gives them; waits for them."""
+        records, dropped = aside
+        return merged(records) | ({"dropped_records": float(dropped)} if dropped else {})
+
     def get_metrics(self) -> dict[str, float]:
         """Metrics of all updates since the last call, see `metrics.merged`; waits for them; empties the buffer.
 
         Empty when there was no update. ``dropped_records`` is there when more than ``max_records`` had piled up.
         """
-        records, dropped = list(self._records), self._dropped
-        self._records.clear()
-        self._dropped = 0
-        return merged(records) | ({"dropped_records": float(dropped)} if dropped else {})
+        return self.fetch_metrics(self.start_metrics())
 
     def get_records(self) -> list[dict[str, float]]:
         """As `get_metrics`, but one mapping for each update, in order."""
@@ -166,8 +264,13 @@ class JaxTrainer:
         Waits for the last update, since only the device knows whether it was skipped. After a skipped update
         the version is what it was, and so are the weights.
         """
+        self._boundary.refuse_held("a copy of the weights")
         copied = self._leaves.copy(self._params)
         return copied, self.updates_applied
+
+    def copy_weights(self) -> tuple[Any, int]:
+        """As `weights`: what that gives is a copy, made before any later call touches the parameters."""
+        return self.weights()
 
     def old_logps(self, micro_batch: MicroBatch) -> jax.Array:
         """Log-probs of the micro-batch's tokens under the present parameters; returns at dispatch.
@@ -179,6 +282,7 @@ class JaxTrainer:
           NoLogpsError: neither the loss nor ``logps_fn`` makes log-probs.
           MicroBatchError, MissingArrayError: before anything is compiled.
         """
+        self._boundary.refuse_held("log-probs")
         if self._leaves.logps is None:
             raise NoLogpsError("this trainer cannot make log-probs: its loss has no method `logps`")
         check_arrays(micro_batch.arrays, _named(micro_batch))
@@ -194,15 +298,31 @@ class JaxTrainer:
           OpenAccumulationError: gradients are accumulated.
           StateNotWrittenError: the folder cannot be written, or holds a trainer's state already.
         """
-        if self._step is not None:
-            raise OpenAccumulationError(
-                f"a checkpoint was asked for while gradients of step {self._step} are accumulated",
-                help="update first, then save",
-            )
+        self._check_closed()
         save_state(Path(directory), self._saved())
 
+    def snapshot_checkpoint(self) -> dict[str, Any]:
+        """A copy of all that a checkpoint holds, on the device, which no later call touches; returns at dispatch.
+
+        Raises:
+          OpenAccumulationError, HeldUpdateError: the step is open.
+        """
+        self._check_closed()
+        copied: dict[str, Any] = jax.tree.map(jnp.copy, self._saved())
+        return copied
+
+    def write_checkpoint(self, snapshot: Mapping[str, Any], directory: Path) -> None:
+        """Write a snapshot as `save_checkpoint` does; may run beside later calls.
+
+        Raises:
+          StateNotWrittenError: the folder cannot be written, or holds a trainer's state already.
+        """
+        save_state(Path(directory), snapshot)
+
     def restore_checkpoint(self, directory: Path) -> None:
-        """Read back what ``save_checkpoint`` wrote; drops accumulated gradients and metrics not yet fetched.
+        """Read back what ``save_checkpoint`` wrote.
+
+        Drops accumulated gradients, an update held back, a staged micro-batch, and metrics not yet fetched.
 
         Raises:
           DamagedStateError, OtherModelError: the trainer is unchanged.
@@ -212,12 +332,19 @@ class JaxTrainer:
         self._rest = self._new_rest = saved["rest"]
         self._applied = saved["applied"]
         self._acc, self._step = None, None
+        self._boundary.drop()
         self._waiting.clear()
         self._records.clear()
         self._dropped = 0
 
     def compile(self, micro_batch: MicroBatch) -> None:
-        """Compile what a micro-batch of this form needs, and wait for it; trains nothing and changes no state."""
+        """Compile what a micro-batch of this form needs, and wait for it; trains nothing and changes no state.
+
+        A micro-batch that is staged is dropped, and so is a step whose update is held back: an orchestrator that died
+        in between must not make its successor's first stage fail.
+        """
+        if self._boundary.drop():
+            self._acc, self._step = None, None
         arrays = self._checked(micro_batch)
         jax.block_until_ready(self._leaves.fwd_bwd(self._zeros(self._params), self._params, self._rest, arrays))
         # An update on nothing gives back all state as it was, so the real buffers can go through it.
@@ -239,7 +366,8 @@ class JaxTrainer:
                 "old_logps": self._leaves.logps is not None,
                 "save_checkpoint": True,
                 "update_token": True,
-                "stage_before_update": False,
+                "stage_before_update": True,
+                "fused_update": True,
             },
             "compiles": dict(self._leaves.traces),
             "parameters": sum(leaf.size for leaf in leaves),
@@ -260,6 +388,53 @@ class JaxTrainer:
     def params_digest(self) -> str:
         """SHA-256 over the parameters in the order of their sorted paths, with paths, shapes and dtypes; waits."""
         return tree_digest(self._params)
+
+    def _train(
+        self, micro_batch: MicroBatch, arrays: dict[str, Any], closes: bool, defer: bool, wait: bool
+    ) -> dict[str, Any] | None:
+        """One training call, whole or staged."""
+        if defer and not closes:
+            raise TrainerCallError("defer_update=True was given without apply_optimizer=True")
+        if self._acc is None:
+            self._acc = self._zeros(self._params)
+        self._acc, self._new_rest, token = self._leaves.fwd_bwd(self._acc, self._params, self._new_rest, arrays)
+        self._step = micro_batch.step
+        self._waiting.append(token)
+        if len(self._waiting) > self._in_flight:
+            self._waiting.popleft().block_until_ready()
+        if not closes:
+            return None
+        if defer:
+            self._boundary.held_step = micro_batch.step
+        else:
+            self.update()
+            if wait:
+                self.wait_for_update()
+        return {"update_deferred": defer}
+
+    def _check_step(self, micro_batch: MicroBatch) -> None:
+        if self._step is not None and micro_batch.step != self._step:
+            raise UnfinishedStepError(
+                f"a micro-batch of step {micro_batch.step} came before the update of step {self._step}",
+                help="call update once all micro-batches of a step are in",
+            )
+
+    def _check_closed(self) -> None:
+        self._boundary.refuse_held("a checkpoint")
+        if self._step is not None:
+            raise OpenAccumulationError(
+                f"a checkpoint was asked for while gradients of step {self._step} are accumulated",
+                help="update first, then save",
+            )
+
+    def _waited_for(self, seen_by: str) -> float:
+        """Wait for the device; a failure is that of the last update, whoever sees it."""
+        try:
+            return self.wait_for_device()
+        except Exception as error:
+            step = self._records[-1].step if self._records else self._step
+            message = f"the optimizer update of step {step} failed on the device; {seen_by} saw it: {error}"
+            raise UpdateFailedError(message) from error
 
     def _checked(self, micro_batch: MicroBatch) -> dict[str, Any]:
         """The arrays for a leaf; a form not seen before is checked, against the loss too, before it compiles."""

@@ -1,0 +1,86 @@
+"""What a trainer holds across the border of two steps: one staged micro-batch, and an update that is held back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from steptrace.diag.training import AlreadyStagedError, HeldUpdateError, NothingHeldError, NotStagedError
+from steptrace.lang.records import MicroBatch
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCall:
+    """A micro-batch that the trainer holds for a later call.
+
+    Attributes:
+      request: by which the later call names it.
+      device_wait_s: seconds that the stage waited for the device once the micro-batch was in place; None when it
+        waited for nothing, since an update is held back. Near 0 the device was idle, and nothing was hidden.
+      update_ready: whether the update before it is confirmed.
+    """
+
+    request: int
+    device_wait_s: float | None
+    update_ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    request: int
+    micro_batch: MicroBatch
+    arrays: dict[str, Any]
+
+
+class Boundary:
+    """The staged micro-batch, at most one, and whether an update is held back."""
+
+    def __init__(self) -> None:
+        self._slot: _Slot | None = None
+        self._requests = 0
+        self.held_step: int | None = None
+
+    def refuse_held(self, what: str) -> None:
+        """Refuse what needs the step closed, while its update is held back."""
+        if self.held_step is not None:
+            raise HeldUpdateError(
+                f"{what} was asked for while the update of step {self.held_step} is held back",
+                help="apply_deferred_update first",
+            )
+
+    def check_room(self, micro_batch: MicroBatch) -> None:
+        """Refuse a second staged micro-batch."""
+        if self._slot is not None:
+            held = self._slot.micro_batch
+            raise AlreadyStagedError(
+                f"micro-batch {micro_batch.index} of step {micro_batch.step} was staged while micro-batch {held.index} "
+                f"of step {held.step} is",
+                help="run it with fwd_bwd_staged first",
+            )
+
+    def put(self, micro_batch: MicroBatch, arrays: dict[str, Any]) -> int:
+        """Hold a micro-batch; gives the number that it is named by."""
+        self._requests += 1
+        self._slot = _Slot(self._requests, micro_batch, arrays)
+        return self._requests
+
+    def pop(self, request: int | StagedCall) -> tuple[MicroBatch, dict[str, Any]]:
+        """The micro-batch of a request, which is held no more."""
+        number = request.request if isinstance(request, StagedCall) else request
+        if self._slot is None or self._slot.request != number:
+            there = "nothing is" if self._slot is None else f"request {self._slot.request} is"
+            raise NotStagedError(f"request {number} is not staged: {there}", help="stage it again, or send it whole")
+        slot, self._slot = self._slot, None
+        return slot.micro_batch, slot.arrays
+
+    def check_held(self) -> int:
+        """The step whose update is held back."""
+        if self.held_step is None:
+            raise NothingHeldError("apply_deferred_update was called, and no update is held back")
+        return self.held_step
+
+    def drop(self) -> bool:
+        """Forget the staged micro-batch and the update; whether there was an update."""
+        held = self.held_step is not None
+        self._slot, self.held_step = None, None
+        return held
