@@ -69,9 +69,17 @@ class _Walk:
             if touch.awaits:
                 yield from self._awaited(now)
         self._forget(now)
-        self.live[touch.mode][touch.unit.id, touch.target] = now
+        self.live[touch.mode][self._key(now), touch.target] = now
         if touch.writes and touch.unit.device:
             self._start(now)
+
+    def _key(self, now: _Visit) -> str:
+        """Under what an access is kept: the next one of the same unit takes its place.
+
+        Not so for an arm of a choice: the other arm follows it in later rounds only, and comes behind the next one.
+        """
+        id = now.touch.unit.id
+        return f"{id}@{now.step}.{now.round}" if id in self.units.arms else id
 
     def _ordered(self, source: _Visit, now: _Visit) -> bool:
         return now.touch.mode in self.later[source.touch.mode] and self._conflict(source, now)
@@ -117,7 +125,7 @@ class _Walk:
         for id, source in list(running.items()):
             if self._ordered(source, now) and self._there_with(now, source):
                 del running[id]
-        running[now.touch.unit.id] = now
+        running[self._key(now)] = now
 
     def _awaited(self, now: _Visit) -> Iterator[Edge]:
         for running in self.running.values():

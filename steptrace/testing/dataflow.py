@@ -78,13 +78,14 @@ class Trace:
             if name in self.queues:
                 self._queue(self.queues[name], at, touch)
                 continue
-            for cell in self.run.universe.cells(named_cell(touch, key)):
+            named = named_cell(touch, key)
+            if touch.resource.capacity and named[1] is not None:
+                self.entries[name][named[1]].append(at)
+            for cell in self.run.universe.cells(named):
                 if touch.reads or kind is ResourceKind.CHANNEL:
                     read[cell] = read.get(cell, False) or touch.awaits
                 if touch.writes:
                     written[cell] = None
-                if touch.resource.capacity and kind is ResourceKind.CELL and cell[1] is not None:
-                    self.entries[name][cell[1]].append(at)
         for cell, awaits in read.items():
             writer = self.last.get(cell, START)
             self.reads[at].append((cell, writer, awaits))

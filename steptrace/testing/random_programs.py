@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from steptrace.ir.kind import Given, Operand, OpKind
 from steptrace.ir.predicate import ALWAYS, Every, First, Flag, Last, MicroIs, Not, Predicate
-from steptrace.ir.program import Contract, Loop, Node, Op, Program, Result, Use
+from steptrace.ir.program import Contract, Loop, Node, Op, Origin, Program, Result, Use
 from steptrace.ir.resource import Resource, ResourceKind
 from steptrace.ir.types import Type
 from steptrace.testing.facts import bits
@@ -62,6 +62,9 @@ class _Row:
     device: str = ""
     when: Predicate = ALWAYS
     inside: bool = False
+    origin: Origin | None = None
+    exists: bool = False
+    count: int = 0
 
 
 class _Maker:
@@ -86,6 +89,7 @@ class _Maker:
                 self.row(inside=part == 1)
         self.flagged()
         self.queue()
+        self.rare()
         self.seen()
         for _ in range(_REPAIRS):
             program = self.built(sizes[0])
@@ -170,6 +174,19 @@ class _Maker:
             steps[pop].reads.add(name)
             steps[pop].writes.add(name)
 
+    def rare(self) -> None:
+        """Now and then: an op that may touch everything, one that tells whether the step exists, a loop of epochs."""
+        rng = self.rng
+        draw, row = rng.random(), rng.choice(self.rows)
+        steps = [row for row in self.rows if not row.inside and row.when == ALWAYS]
+        if draw < 0.04:
+            row.reads.add("*")
+            row.writes.add("*")
+        elif draw < 0.08 and steps and not steps[0].result:
+            steps[0].exists = True
+        elif draw < 0.14 and steps and not steps[-1].result:
+            steps[-1].count = 2
+
     def flagged(self) -> None:
         """In the stratum of guards: one op decides, and some later ones run only if it says so."""
         if self.stratum != "guards":
@@ -181,6 +198,10 @@ class _Maker:
             draw = self.rng.random()
             if draw < 0.6:
                 row.when = Flag("flag") if draw < 0.35 else Not(Flag("flag"))
+        yes = [row for row in self.rows if row.when == Flag("flag") and not row.result]
+        no = [row for row in self.rows if row.when == Not(Flag("flag")) and not row.result]
+        if yes and no and self.rng.random() < 0.5:
+            yes[0].origin, no[0].origin = Origin("choice", "yes"), Origin("choice", "no")
 
     def seen(self) -> None:
         """Lets something read most of what is written, so that few writes are dead."""
@@ -199,8 +220,8 @@ class _Maker:
     def built(self, before: int) -> Program:
         kinds, ops = [], []
         for at, row in enumerate(self.rows):
-            base = "flag" if row.result == "flag" else "value"
-            made = {row.result} - {""}
+            base = "flag" if row.result == "flag" or row.exists else "value"
+            made = {"exists"} if row.exists else {row.result} - {""}
             args = tuple(use for use in row.args if use.name not in made and self.made(use))
             kinds.append(
                 OpKind(
@@ -212,16 +233,20 @@ class _Maker:
                     awaits=tuple(sorted(row.awaits)),
                     device=row.device,
                     blocking=not row.device,
-                    user=True,
+                    user=not row.exists,
                 )
             )
             results = tuple(Result(name, Type(base)) for name in made)
-            ops.append(Op(f"o{at}", f"o{at}", args, results, when=row.when))
+            ops.append(Op(f"o{at}", f"o{at}", args, results, when=row.when, origin=row.origin))
         inner = tuple(op for op, row in zip(ops, self.rows, strict=True) if row.inside)
-        body: tuple[Node, ...] = tuple(ops)
+        nodes: list[Node] = [
+            Loop(f"loop{at}", "repeat", "e", None, row.count, (op,)) if row.count else op
+            for at, (op, row) in enumerate(zip(ops, self.rows, strict=True))
+        ]
+        body = tuple(nodes)
         if inner:
             loop = Loop("loop", "micro_batches", "m", None, None, inner)
-            body = (*ops[:before], loop, *ops[before + len(inner) :])
+            body = (*nodes[:before], loop, *nodes[before + len(inner) :])
         touched = {name.partition("[")[0] for row in self.rows for name in (*row.reads, *row.writes, *row.awaits)}
         resources = tuple(resource for name, resource in RESOURCES.items() if name in touched)
         return Program("random", (), Contract(), resources, tuple(kinds), body=body)

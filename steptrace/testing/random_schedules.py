@@ -27,8 +27,11 @@ def _moved(nodes: tuple[Node, ...], source: int, target: int) -> tuple[Node, ...
 
 
 def _inside(program: Program, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Program:
-    """Changes the body of the loop, if there is one."""
-    body = tuple(replace(node, body=change(node.body)) if isinstance(node, Loop) else node for node in program.body)
+    """Changes the body of the loop over micro-batches, if there is one."""
+    body = tuple(
+        replace(node, body=change(node.body)) if isinstance(node, Loop) and node.kind == "micro_batches" else node
+        for node in program.body
+    )
     return replace(program, body=body)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from steptrace.check import Edge, EdgeKind, broken, edges_of, find_cycle, places_of, waits_of
 from steptrace.diag import SteptraceError
-from steptrace.ir import Program
+from steptrace.ir import Flag, Given, Not, Op, OpKind, Origin, Program, Resource, ResourceKind, Result, Type
 from steptrace.testing.overlap import Wait
 from steptrace.testing.soundness import Checker, Tally, as_wait, check, trial
 from steptrace_tools.bench.soundness import figures, measure
@@ -42,6 +42,21 @@ def test_few_of_the_refused_are_equal_and_each_has_its_reason(tally: Tally):
 def test_a_dropped_wait_shows_unless_another_implies_it(tally: Tally):
     assert tally.dropped > 50
     assert tally.implied < 0.5 * tally.dropped
+
+
+def test_an_arm_of_a_choice_follows_the_other_arm_of_the_step_before():
+    kinds = (
+        OpKind("look", results=(Given("f", "flag"),), user=True),
+        *(OpKind(name, reads=("s",), writes=("s",), user=True) for name in ("yes", "no")),
+    )
+    body = (
+        Op("look", "look", results=(Result("f", Type("flag")),)),
+        Op("yes", "yes", when=Flag("f"), origin=Origin("choice", "yes")),
+        Op("no", "no", when=Not(Flag("f")), origin=Origin("choice", "no")),
+    )
+    found = edges_of(Program("choice", resources=(Resource("s", ResourceKind.STATE),), kinds=kinds, body=body))
+    joined = {(edge.before, edge.after, edge.distance) for edge in found if edge.what == "s"}
+    assert joined == {("yes", "yes", 1), ("yes", "no", 1), ("no", "yes", 1), ("no", "no", 1)}
 
 
 def test_the_same_seed_and_number_of_pairs_gives_the_same_counts():
