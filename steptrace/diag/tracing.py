@@ -402,3 +402,22 @@ class UnusedError(SteptraceError):
     """
 
     code = "ST125"
+
+
+class ConditionLeftError(SteptraceError):
+    """A condition does not end where the loop or the condition around it says.
+
+    `with` ends conditions in the order of nesting. Entered by hand, or kept open by an `ExitStack` that outlives
+    a loop, a condition would hold for ops that it was not written around.
+
+    Example::
+
+        rare = step.every(10)
+        rare.__enter__()                     # ST126
+        step.save_checkpoint()
+        step.on_step_end(reads=[])
+
+    Ways out: `with step.every(10):` around the ops.
+    """
+
+    code = "ST126"

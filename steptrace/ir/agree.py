@@ -123,6 +123,9 @@ def _attr_misfits(op: Op, kind: OpKind) -> Iterator[Misfit]:
             choices = ", ".join(map(literal, spec_of.choices))
             message = f"`{name}` of `{op.kind}` is one of {choices}, not {literal(value)}"
             yield Misfit(BadAttributeError, part, message)
+        elif spec_of.least is not None and isinstance(value, int | float) and value < spec_of.least:
+            message = f"`{name}` of `{op.kind}` is at least {spec_of.least}, not {literal(value)}"
+            yield Misfit(BadAttributeError, part, message)
         elif kind.declares and name in ("reads", "writes") and isinstance(value, tuple):
             for pattern in value:
                 if not is_effect(pattern):

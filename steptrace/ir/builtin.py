@@ -82,8 +82,8 @@ _ROWS = (
     OpKind(
         "dispatch",
         attrs=(
-            Attr("prompts", int, REQUIRED, doc="prompts drawn for the step"),
-            Attr("samples", int, REQUIRED, doc="completions sampled for each prompt: the size of a group"),
+            Attr("prompts", int, REQUIRED, doc="prompts drawn for the step", least=1),
+            Attr("samples", int, REQUIRED, doc="completions sampled for each prompt: the size of a group", least=1),
         ),
         reads=("prompts.cursor", "rng", "rollout.weights[k-1-w]"),
         writes=("prompts.cursor", "queue.groups"),

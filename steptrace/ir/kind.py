@@ -75,6 +75,7 @@ class Attr:
       default: value when not given, ``REQUIRED``, or ``UNSET``.
       choices: the values allowed, empty for any.
       doc: what it sets, with its unit.
+      least: the smallest number allowed, None for any.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Attr:
     default: AttrValue | _Required | None = UNSET
     choices: tuple[AttrValue, ...] = ()
     doc: str = ""
+    least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

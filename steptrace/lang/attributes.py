@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
 
 from steptrace.diag.loc import Loc
@@ -22,7 +24,9 @@ def fitted(value: object, type_: type) -> AttrValue | None:
     if isinstance(value, bool):
         return value if type_ is bool else None
     if type_ is float and isinstance(value, int):
-        return float(value)
+        return float(value) if abs(value) <= sys.float_info.max else None
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return value if type_ in (int, float, str) and isinstance(value, type_) else None
 
 
@@ -52,6 +56,8 @@ def _attribute(kind: OpKind, spec: Attr, value: object, loc: Loc) -> AttrValue |
     if spec.choices and result not in spec.choices:
         allowed = ", ".join(map(str, spec.choices))
         raise AttributeValueError(f"`{spec.name}` of `{kind.name}` is one of {allowed}, not {value!r}", loc=loc)
+    if spec.least is not None and isinstance(result, int | float) and result < spec.least:
+        raise AttributeValueError(f"`{spec.name}` of `{kind.name}` is at least {spec.least}, not {value!r}", loc=loc)
     return result
 
 

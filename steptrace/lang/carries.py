@@ -7,6 +7,7 @@ from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import CarryError
 from steptrace.ir.program import Carry
 from steptrace.ir.types import Type
+from steptrace.lang.attributes import fitted
 from steptrace.lang.tracer import Tracer
 from steptrace.lang.values import Definition, Traced
 
@@ -16,7 +17,7 @@ def declare(tracer: Tracer, name: str, init: float) -> CarriedValue:
     loc = tracer.require_open(f"carry `{name}`")
     if not isinstance(name, str) or not name.isidentifier() or name in tracer.names:
         raise tracer.refuse(CarryError(f"a carry needs a name that no value has, not {name!r}", loc=loc))
-    if isinstance(init, bool) or not isinstance(init, int | float):
+    if not isinstance(init, int | float) or fitted(init, float) is None:
         raise tracer.refuse(CarryError(f"carry `{name}` starts from a number, not {init!r}", loc=loc))
     tracer.names.fresh(name)
     tracer.carries.append(Carry(name, float(init), loc))

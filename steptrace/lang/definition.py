@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 
 from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import (
+    LoopLeftError,
     NestedTraceError,
     NotAProgramError,
     ProgramSignatureError,
@@ -141,6 +142,11 @@ def trace(program: ProgramDef, **params: AttrValue) -> Program:
     try:
         program.function(Step(tracer), **values)
         body = tracer.close()
+    except Exception as error:
+        # What was refused before, and was caught or lost in another thread, is the cause of what failed later.
+        if tracer.failure in (None, error) or isinstance(tracer.failure, LoopLeftError):
+            raise
+        raise tracer.failure from error
     finally:
         tracer.closed = True
         ACTIVE.reset(token)

@@ -267,7 +267,7 @@ class Step:
     def every(self, period: int) -> Condition:
         """``with step.every(n):`` the last of each ``n`` steps."""
         condition = Condition(self._tracer, Every(self._positive("a period", period)))
-        self._tracer.expect(condition, UnusedError(f"condition `every {period}` is never used", loc=user_loc()))
+        self._tracer.expect_use(condition)
         return condition
 
     @recorded
@@ -277,7 +277,7 @@ class Step:
         given = as_condition(condition, self._tracer)
         self._tracer.settle(given)
         chosen = Condition(self._tracer, given._predicate, given._flags)
-        self._tracer.expect(chosen, UnusedError(f"condition `{given._predicate}` is never used", loc=user_loc()))
+        self._tracer.expect_use(chosen)
         return chosen
 
     # Over steps

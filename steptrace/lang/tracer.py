@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 from steptrace.diag.base import Note, SteptraceError
 from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import (
+    ConditionLeftError,
     ForeignValueError,
     LoopLeftError,
     NotTracedError,
     OperandError,
     OpNameClashError,
     OutOfScopeError,
+    UnusedError,
 )
 from steptrace.ir.kind import OpKind
 from steptrace.ir.predicate import Predicate, conjunction
@@ -50,7 +52,7 @@ class Names:
 
 @dataclass
 class OpenLoop:
-    """A loop whose body is being traced."""
+    """A loop whose body is being traced; ``conditions`` is how many it stands under."""
 
     id: str
     kind: LoopKind
@@ -58,6 +60,7 @@ class OpenLoop:
     over: Use | None
     count: int | None
     loc: Loc
+    conditions: int
     body: list[Node] = field(default_factory=list)
 
 
@@ -79,7 +82,7 @@ class Tracer:
         self.failure: SteptraceError | None = None
         self.closed = False
         self._loops: list[OpenLoop] = []
-        self._conditions: list[Predicate] = []
+        self._entered: list[tuple[Condition, Loc]] = []
         self._pending: dict[int, tuple[object, SteptraceError]] = {}
 
     def refuse(self, error: SteptraceError) -> SteptraceError:
@@ -92,9 +95,10 @@ class Tracer:
         """The user's line; refuses ``what`` after the trace ended or once a loop was left."""
         loc = user_loc()
         if self.closed or ACTIVE.get() is not self:
+            here = self.closed or ACTIVE.get() is not None
             raise self.refuse(
                 ForeignValueError(
-                    f"{what} belongs to a trace that is not running",
+                    f"{what} belongs to a trace that " + ("is not running" if here else "runs in another thread"),
                     loc=loc,
                     help="use the step and its values only inside the function that is traced",
                 )
@@ -136,7 +140,7 @@ class Tracer:
             results=tuple(Result(definition.name, definition.type) for definition in defined),
             attrs=attrs,
             lane=kind.lane,
-            when=conjunction(*self._conditions),
+            when=conjunction(*self._conditions()),
             loc=loc,
         )
         self._innermost().append(op)
@@ -144,7 +148,7 @@ class Tracer:
     def define(self, base: str, type_: Type, loc: Loc, *, counter: bool = False) -> Definition:
         """A new value in the present scope."""
         name = base if counter else self.names.fresh(base)
-        return Definition(name, type_, self._loop_ids(), tuple(self._conditions), loc, counter=counter)
+        return Definition(name, type_, self._loop_ids(), self._conditions(), loc, counter=counter)
 
     def definition_of(self, value: Traced, user: str) -> Definition:
         """What ``value`` is, which must be of this trace and in scope where ``user`` takes it."""
@@ -170,7 +174,7 @@ class Tracer:
         depth = len(definition.loops)
         if self._loop_ids()[:depth] != definition.loops:
             return "outside the loop that makes it"
-        made, here = conjunction(*definition.conditions), conjunction(*self._conditions)
+        made, here = conjunction(*definition.conditions), conjunction(*self._conditions())
         return "" if implies(here, (made,)) else f"where the condition under which it is made may be false: {made}"
 
     def operand(self, kind: OpKind, position: int, value: object) -> Definition:
@@ -217,7 +221,8 @@ class Tracer:
         letter = {"micro_batches": "m", "repeat": "e", "mini_batches": "j"}[kind]
         taken = [loop.var for loop in self._loops]
         depth = sum(var.rstrip("0123456789") == letter for var in taken)
-        loop = OpenLoop(self.ids.fresh(kind), kind, f"{letter}{depth + 1}" if depth else letter, over, count, loc)
+        var = f"{letter}{depth + 1}" if depth else letter
+        loop = OpenLoop(self.ids.fresh(kind), kind, var, over, count, loc, len(self._entered))
         self._loops.append(loop)
         return loop
 
@@ -225,7 +230,12 @@ class Tracer:
         """End a loop whose body was traced to its end."""
         if self.closed or self.failure is not None:
             return
-        assert self._loops[-1] is loop, "loops close in the order of nesting"
+        inner = self._loops[-1]
+        if inner is not loop:
+            notes = (Note("the loop inside begins here", inner.loc),)
+            message = f"the traced loop `{loop.id}` ends before `{inner.id}` inside it does"
+            raise self.refuse(LoopLeftError(message, loc=user_loc(), notes=notes, help="run over one inside the other"))
+        self._same_conditions(loop.conditions, f"loop `{loop.id}` ends", loop.loc)
         self._loops.pop()
         node = Loop(loop.id, loop.kind, loop.var, loop.over, loop.count, tuple(loop.body), loop.loc)
         self._innermost().append(node)
@@ -247,20 +257,46 @@ class Tracer:
         for flag in condition._flags:
             self.definition_of(flag, "a condition")
         self.settle(condition)
-        self._conditions.append(condition._predicate)
+        self._entered.append((condition, user_loc()))
 
-    def leave_condition(self, condition: Condition) -> None:
-        """End of ``with``."""
-        if self._conditions:
-            self._conditions.pop()
+    def leave_condition(self, condition: Condition, *, failed: bool) -> None:
+        """End of ``with``, by an exception if it ``failed``."""
+        if self.closed or failed or self.failure is not None:
+            return
+        around = self._loops[-1].conditions if self._loops else 0
+        if len(self._entered) <= around or self._entered[-1][0] is not condition:
+            message = f"condition `{condition._predicate}` is left where it is not the innermost"
+            raise self.refuse(ConditionLeftError(message, loc=user_loc(), help="write `with` around the ops"))
+        self._entered.pop()
+
+    def _same_conditions(self, count: int, where: str, loc: Loc) -> None:
+        """As many conditions as there were before must be left in force."""
+        if len(self._entered) != count:
+            condition, entered = self._entered[-1]
+            raise self.refuse(
+                ConditionLeftError(
+                    f"condition `{condition._predicate}` is still entered where {where}",
+                    loc=entered,
+                    notes=(Note("it begins here", loc),) if self._loops else (),
+                    help="write `with` around the ops",
+                )
+            )
+
+    def _conditions(self) -> tuple[Predicate, ...]:
+        return tuple(condition._predicate for condition, _ in self._entered)
+
+    def expect_use(self, condition: Condition) -> None:
+        """``condition`` must be entered, or be part of one that is."""
+        message = f"condition `{condition._predicate}` is never used"
+        self.expect(condition, UnusedError(message, loc=user_loc()))
 
     def expect(self, thing: object, otherwise: SteptraceError) -> None:
         """``thing`` (a loop, a stream, a condition, a carry) must be settled before the trace ends."""
         self._pending[id(thing)] = (thing, otherwise)
 
-    def settle(self, thing: object) -> None:
-        """``thing`` was used."""
-        self._pending.pop(id(thing), None)
+    def settle(self, thing: object) -> bool:
+        """``thing`` was used; whether that was expected of it."""
+        return self._pending.pop(id(thing), None) is not None
 
     def _innermost(self) -> list[Node]:
         return self._loops[-1].body if self._loops else self.body
@@ -276,6 +312,7 @@ class Tracer:
             self.loop_left(self._loops[-1], self._loops[-1].loc)
         if self.failure is not None:
             raise self.failure
+        self._same_conditions(0, "the step ends", self._entered[0][1] if self._entered else user_loc())
         for _, error in self._pending.values():
             raise error
         return tuple(self._with_names(node) for node in self.body)

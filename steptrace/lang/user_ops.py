@@ -21,7 +21,7 @@ _defined: dict[str, list[UserOp]] = {}
 
 @dataclass(frozen=True, eq=False)
 class UserOp:
-    """A user's op: called with values of a step it records itself, called with real values it runs.
+    """A user's op: called while a step is traced it records itself, called outside with real values it runs.
 
     Attributes:
       function: the implementation: operands in order, attributes by name; returns what the row gives, a tuple
@@ -36,10 +36,10 @@ class UserOp:
         object.__setattr__(self, "__doc__", self.function.__doc__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Record the op when an argument is traced (or, without operands, when a trace runs); otherwise run it."""
+        """Record the op while a trace runs, or when an argument is traced; otherwise run it."""
         traced = [value for value in (*args, *kwargs.values()) if isinstance(value, Traced)]
-        tracer = traced[0]._tracer if traced else ACTIVE.get()
-        if tracer is None or (self.kind.operands and not traced):
+        tracer = ACTIVE.get() or (traced[0]._tracer if traced else None)
+        if tracer is None:
             return self.function(*args, **kwargs)
         return self._record(tracer, args, kwargs)
 

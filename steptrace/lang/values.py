@@ -49,16 +49,20 @@ class Definition:
         return f"%{self.name}@k{self.step:+d}" if self.step else f"%{self.name}"
 
 
-def _refused(verb: str) -> Callable[..., NoReturn]:
+_OWN_OP = "put the computation into an op of your own, with @steptrace.op"
+_COMBINE = "combine conditions with `&`, `|` and `~`, and put the ops under `with step.when(...):`"
+
+
+def _refused(verb: str, help: str = _OWN_OP) -> Callable[..., NoReturn]:
     """A special method that refuses: the value cannot be ``verb``-ed while the step is traced."""
 
-    def refuse(self: Traced, *_: object, **__: object) -> NoReturn:
+    def refuse(self: Traced | Condition, *_: object, **__: object) -> NoReturn:
         raise self._tracer.refuse(
             TracedValueError(
-                f"`{self._definition}` cannot be {verb}: it has no value while the step is traced",
+                f"`{self._shown()}` cannot be {verb}: it has no value while the step is traced",
                 loc=user_loc(),
                 notes=self._made_here(),
-                help="put the computation into an op of your own, with @steptrace.op",
+                help=help,
             )
         )
 
@@ -74,12 +78,24 @@ class Traced:
 
     __slots__ = ("_definition", "_tracer")
 
+    _tracer: Tracer
+    _definition: Definition
+
     def __init__(self, tracer: Tracer, definition: Definition) -> None:
-        self._tracer = tracer
-        self._definition = definition
+        object.__setattr__(self, "_tracer", tracer)
+        object.__setattr__(self, "_definition", definition)
 
     def __repr__(self) -> str:
         return f"<traced {self._definition} : {self._definition.type}>"
+
+    def __format__(self, spec: str) -> str:
+        return self._unformatted(spec) if spec else str(self)
+
+    def __copy__(self) -> Traced:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Traced:
+        return self
 
     def __bool__(self) -> bool:
         raise self._tracer.refuse(branch_error(str(self._definition), self._made_here()))
@@ -101,8 +117,17 @@ class Traced:
     def __or__(self, other: object) -> Condition:
         return as_condition(self, self._tracer) | other
 
+    def __rand__(self, other: object) -> Condition:
+        return as_condition(other, self._tracer) & self
+
+    def __ror__(self, other: object) -> Condition:
+        return as_condition(other, self._tracer) | self
+
     def __invert__(self) -> Condition:
         return ~as_condition(self, self._tracer)
+
+    def _shown(self) -> str:
+        return str(self._definition)
 
     def _made_here(self) -> tuple[Note, ...]:
         return (Note(f"`{self._definition}` : {self._definition.type} is made here", self._definition.loc),)
@@ -113,9 +138,17 @@ class Traced:
     __lt__ = __le__ = __gt__ = __ge__ = _refused("compared")
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refused("computed with")
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _refused("computed with")
+    __divmod__ = __rdivmod__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refused("computed with")
     __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refused("computed with")
     __neg__ = __pos__ = __abs__ = __xor__ = __rxor__ = _refused("computed with")
-    __int__ = __float__ = __index__ = __complex__ = __round__ = _refused("turned into a number")
+    __int__ = __float__ = __index__ = __complex__ = _refused("turned into a number")
+    __round__ = __trunc__ = __floor__ = __ceil__ = _refused("rounded")
+    __array__ = __jax_array__ = _refused("turned into an array")
+    _unformatted = _refused("written out in a format")
+    __setattr__ = __delattr__ = _refused("changed")
+    __await__ = __aiter__ = _refused("awaited")
+    __reduce_ex__ = _refused("pickled")
+    __enter__ = __exit__ = _refused("entered", "put the ops under `with step.when(...):`")
     __len__ = _refused("measured with len()")
     __iter__ = __next__ = __reversed__ = _refused("iterated over")
     __getitem__ = __setitem__ = __delitem__ = _refused("indexed")
@@ -149,21 +182,43 @@ class Condition:
     def __or__(self, other: object) -> Condition:
         return self._joined(as_condition(other, self._tracer), _disjunction)
 
+    def __rand__(self, other: object) -> Condition:
+        return as_condition(other, self._tracer) & self
+
+    def __ror__(self, other: object) -> Condition:
+        return as_condition(other, self._tracer) | self
+
     def __invert__(self) -> Condition:
-        self._tracer.settle(self)
         term = self._predicate
-        return Condition(self._tracer, term.term if isinstance(term, Not) else Not(term), self._flags)
+        negated = Condition(self._tracer, term.term if isinstance(term, Not) else Not(term), self._flags)
+        return self._instead(negated, self)
 
     def __enter__(self) -> None:
         self._tracer.enter_condition(self)
 
-    def __exit__(self, *_: object) -> None:
-        self._tracer.leave_condition(self)
+    def __exit__(self, failed: object, *_: object) -> None:
+        self._tracer.leave_condition(self, failed=failed is not None)
 
     def _joined(self, other: Condition, join: Callable[[Predicate, Predicate], Predicate]) -> Condition:
-        self._tracer.settle(self)
-        self._tracer.settle(other)
-        return Condition(self._tracer, join(self._predicate, other._predicate), (*self._flags, *other._flags))
+        joined = Condition(self._tracer, join(self._predicate, other._predicate), (*self._flags, *other._flags))
+        return self._instead(joined, self, other)
+
+    def _instead(self, made: Condition, *parts: Condition) -> Condition:
+        """``made``, which is to be used where its parts were."""
+        settled = [self._tracer.settle(part) for part in parts]
+        if any(settled):
+            self._tracer.expect_use(made)
+        return made
+
+    def _shown(self) -> str:
+        return str(self._predicate)
+
+    def _made_here(self) -> tuple[Note, ...]:
+        return ()
+
+    __hash__ = object.__hash__
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __xor__ = __rxor__ = _refused("compared", _COMBINE)
+    __len__ = __iter__ = __contains__ = __int__ = __index__ = _refused("looked into", _COMBINE)
 
 
 def _disjunction(a: Predicate, b: Predicate) -> Predicate:

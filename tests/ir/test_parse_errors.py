@@ -128,6 +128,8 @@ EDITS: list[tuple[str, ...]] = [
     ("ST008", "dispatch() {prompts=4,", "¶dispatch() {prompt=4,", "`dispatch` needs the attribute `prompts`"),
     ("ST008", ", scale=0.5}", ", ¶size=0.5}", "`penalty` has no attribute `size`"),
     ("ST008", '{mode="linear", ', '{¶mode="cubic", ', '`mode` of `penalty` is one of "linear", "square", not "cubic"'),
+    ("ST008", "{prompts=4,", "{¶prompts=0,", "`prompts` of `dispatch` is at least 1, not 0"),
+    ("ST003", "{prompts=4,", "{prompts=¶\u0664,", "unexpected character"),
     ("ST008", '{estimator="grpo"', '{¶estimator="gae"', "`estimator` of `advantages` is one of"),
     ("ST008", '{reads=("metrics")', '{¶reads=("metrics[j]")', "`metrics[j]` is not an effect"),
     ("ST009", "update()", "update¶(%batch)", "`update` takes (), not 1 operand"),

@@ -44,7 +44,7 @@ def rest(step, groups=None):
 def mark(function) -> Loc:
     lines, first = inspect.getsourcelines(function)
     (found,) = [first + offset for offset, row in enumerate(lines) if row.rstrip().endswith("# !")]
-    return Loc(__file__, found)
+    return Loc(function.__code__.co_filename, found)
 
 
 def refused(function, code: str) -> SteptraceError:

@@ -382,14 +382,13 @@ def test_a_user_op_called_with_real_values_runs():
     assert note() == "noted"
 
 
-def test_a_user_op_with_operands_called_with_real_values_runs_inside_a_trace_too():
+def test_the_body_of_a_user_op_called_on_real_values_while_a_step_is_traced():
     seen = []
 
     @steptrace.program
     def mine(step):
-        seen.append(adapted(3))
-        note_result = note()
-        seen.append(note_result)
+        seen.append(adapted.function(3))
+        seen.append(note())
         small.function(step)
 
     kinds = [op.kind for op in mine.trace().ops()]
