@@ -1,0 +1,205 @@
+"""Parts for schedules in plain numpy: a trainer with every verb, parts that take random times, and runs to compare."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from fakes import CharTokenizer, HalfReference, HashRollout, HashTrainer, length_reward, parts
+
+import steptrace
+from steptrace.lang.records import MicroBatch
+from steptrace.run.data.packing import Packer
+
+PIPES = (
+    "pipelined-boundary",
+    "pipelined-boundary-staged-after",
+    "pipelined-boundary-unstaged",
+    "async-everything",
+)
+SINGLE = ("take-ahead{depth=1}", "defer-metrics", "defer-update", "fuse-update", "pipeline-micro-batches")
+
+
+class StagingTrainer(HashTrainer):
+    """The numpy trainer with all that a trainer may do, and its refusals."""
+
+    def __init__(self, *, deferring: bool = True) -> None:
+        super().__init__()
+        self.deferring = deferring
+        self.staged: tuple[int, MicroBatch] | None = None
+        self.requests = 0
+        self.held = False
+        self.ran_staged = 0
+
+    def info(self) -> dict[str, Any]:
+        return {"capabilities": {"stage_before_update": self.deferring, "fused_update": True}}
+
+    def fwd_bwd(
+        self,
+        micro_batch: MicroBatch,
+        *,
+        apply_optimizer: bool = False,
+        defer_update: bool = False,
+        wait_for_update: bool = True,
+    ) -> dict[str, bool] | None:
+        assert not self.held, "another micro-batch while an update is held back"
+        super().fwd_bwd(micro_batch)
+        if not apply_optimizer:
+            return None
+        if defer_update:
+            self.held = True
+        else:
+            self.update()
+        return {"update_deferred": defer_update}
+
+    def stage_fwd_bwd(self, micro_batch: MicroBatch) -> int:
+        assert self.staged is None, "one micro-batch is staged at a time"
+        self.requests += 1
+        self.staged = (self.requests, micro_batch)
+        return self.requests
+
+    def fwd_bwd_staged(self, request: int, **how: bool) -> dict[str, bool] | None:
+        assert self.staged is not None
+        assert self.staged[0] == request
+        (_, micro_batch), self.staged = self.staged, None
+        self.ran_staged += 1
+        return self.fwd_bwd(micro_batch, **how)
+
+    def apply_deferred_update(self) -> None:
+        assert self.held, "nothing is held back"
+        self.held = False
+        self.update()
+
+    def update(self) -> None:
+        assert not self.held, "an update while one is held back"
+        super().update()
+
+    def start_metrics(self) -> float:
+        assert not self.held
+        return float(self.params["w"].sum())
+
+    def fetch_metrics(self, aside: float) -> dict[str, float]:
+        return {"loss": aside}
+
+    def copy_weights(self) -> tuple[dict[str, np.ndarray], int]:
+        return self.weights()
+
+    def weights(self) -> tuple[dict[str, np.ndarray], int]:
+        assert not self.held, "weights while an update is held back"
+        return super().weights()
+
+    def save_checkpoint(self, directory: Path) -> None:
+        assert not self.held
+        super().save_checkpoint(directory)
+
+    def snapshot_checkpoint(self) -> tuple[np.ndarray, int]:
+        assert not self.held
+        return self.params["w"].copy(), self.applied
+
+    def write_checkpoint(self, snapshot: tuple[np.ndarray, int], directory: Path) -> None:
+        import json
+
+        directory.mkdir(parents=True)
+        np.save(directory / "w.npy", snapshot[0])
+        (directory / "applied.json").write_text(json.dumps(snapshot[1]))
+
+
+class Delays:
+    """Sleeps of random length, by seed; each thread draws its own."""
+
+    def __init__(self, seed: int, most_ms: float = 3.0) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._lock = threading.Lock()
+        self._most = most_ms / 1e3
+
+    def __call__(self) -> None:
+        with self._lock:
+            seconds = self._rng.random() ** 3 * self._most
+        time.sleep(seconds)
+
+
+class Slow:
+    """A part each of whose calls takes a random time."""
+
+    def __init__(self, part: Any, delays: Callable[[], None]) -> None:
+        self._part, self._delays = part, delays
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._delays()
+            made = found(*args, **kwargs)
+            self._delays()
+            return made
+
+        return call
+
+
+def slowed(bound: dict[str, Any], delays: Callable[[], None]) -> dict[str, Any]:
+    """The parts, with delays in each call of trainer, rollout, reference and reward."""
+
+    def reward(*args: Any) -> Any:
+        delays()
+        return bound["reward"](*args)
+
+    return (
+        bound | {role: Slow(bound[role], delays) for role in ("trainer", "rollout", "reference")} | {"reward": reward}
+    )
+
+
+def lane_bind(trainer: HashTrainer | None = None, **other: Any) -> dict[str, Any]:
+    """Parts whose steps have different numbers of micro-batches: rows of 20 tokens hold one sequence or two."""
+    return parts(trainer=trainer or StagingTrainer(), packer=Packer(rows=1, length=20, pad_id=0)) | other
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a run made, to compare."""
+
+    params: str
+    calls: str
+    groups: str
+    records: list[dict[str, float]]
+    steps: int
+
+
+def made_by(program: Any, bound: dict[str, Any], *, pipeline: str = "", **options: Any) -> Made:
+    """Run, and give what is compared; a run that hangs is given up."""
+    result = steptrace.run(program, bound, pipeline=pipeline, **({"stall_s": 60.0} | options))
+    records = [dict(record) for record in result.records]
+    return Made(result.params_digest, result.calls_digest, result.trained_groups_digest, records, result.steps)
+
+
+def no_lane_is_left() -> bool:
+    """Whether every lane's thread is gone."""
+    return not [thread for thread in threading.enumerate() if thread.name.startswith("steptrace-")]
+
+
+__all__ = [
+    "PIPES",
+    "SINGLE",
+    "CharTokenizer",
+    "Delays",
+    "HalfReference",
+    "HashRollout",
+    "HashTrainer",
+    "Made",
+    "Slow",
+    "StagingTrainer",
+    "lane_bind",
+    "length_reward",
+    "made_by",
+    "no_lane_is_left",
+    "slowed",
+]

@@ -1,0 +1,126 @@
+"""A checkpoint does not depend on the schedule it was saved under: any other one goes on from it."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+from crashes import FileTracker, Mean, read_lines
+from lane_parts import Delays, HashTrainer, StagingTrainer, lane_bind, made_by, slowed
+
+import steptrace
+from steptrace.run.store import checkpoints
+
+PROGRAM = "{name}{{prompts=3, samples=2, staleness=1, save_every={every}}}"
+STEPS = 6
+PIPELINES = ("", "pipelined-boundary", "async-everything", "pipelined-boundary-unstaged,async-checkpoint")
+
+
+class Stop(Exception):
+    """Stands for the end of the process."""
+
+
+class StopsIn:
+    """A callback that ends the run at the end of a step."""
+
+    def __init__(self, step: int | None) -> None:
+        self.step = step
+
+    def on_step_end(self, step, metrics):
+        if step == self.step:
+            raise Stop
+
+
+def left(name, out, *, pipeline, every=2, stop=None, trainer=None, delays=None):
+    """Run until a stop, or to the end; gives what there is to compare."""
+    log = out / "log.jsonl"
+    mean = Mean()
+    resume = out.exists() and bool(checkpoints(out))
+    out.mkdir(exist_ok=True)
+    if not resume:
+        log.unlink(missing_ok=True)
+    bound = lane_bind(trainer, callbacks=[mean, StopsIn(stop)], tracker=FileTracker(log))
+    if delays is not None:
+        bound = slowed(bound, delays)
+    program = PROGRAM.format(name=name, every=every)
+    try:
+        made = made_by(program, bound, steps=STEPS, pipeline=pipeline, out=out, resume=resume)
+    except Stop:
+        return None
+    trained = read_lines(out / "trained_groups.jsonl")
+    return made.params, made.calls, made.groups, trained, read_lines(log), mean.value
+
+
+@functools.cache
+def whole(name: str, folder: str, every: int = 2):
+    """A run in program order that nothing stopped."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(dir=folder) as out:
+        return left(name, Path(out) / "run", pipeline="", every=every)
+
+
+@pytest.mark.parametrize("second", PIPELINES)
+@pytest.mark.parametrize("first", PIPELINES)
+@pytest.mark.parametrize("name", ["grpo", "grpo_stream"])
+def test_saved_under_one_and_resumed_under_another(tmp_path, name, first, second):
+    for stop in range(1, STEPS):
+        out = tmp_path / f"{stop}"
+        assert left(name, out, pipeline=first, stop=stop) is None
+        assert left(name, out, pipeline=second) == whole(name, str(tmp_path))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_the_timing(tmp_path, seed):
+    for stop in (1, 2, 4):
+        out = tmp_path / f"{stop}"
+        assert left("grpo", out, pipeline="async-everything", every=1, stop=stop, delays=Delays(seed)) is None
+        assert left("grpo", out, pipeline="pipelined-boundary", every=1) == whole("grpo", str(tmp_path), 1)
+
+
+def facts(out, pipeline, trainer):
+    """What the newest checkpoint says, without the files' checksums and the flags of the loop's last round."""
+    made_by(PROGRAM.format(name="grpo", every=2), lane_bind(trainer), steps=4, pipeline=pipeline, out=out)
+    newest = json.loads((checkpoints(out)[-1] / "manifest.json").read_text())["facts"]
+    del newest["files"], newest["values"]
+    return newest
+
+
+@pytest.mark.parametrize("trainer", [HashTrainer, StagingTrainer])
+@pytest.mark.parametrize("pipeline", PIPELINES[1:])
+def test_what_a_checkpoint_holds_is_what_the_program_would_have_saved(tmp_path, pipeline, trainer):
+    (tmp_path / "base").mkdir()
+    wanted = facts(tmp_path / "base", "", HashTrainer())
+    assert facts(tmp_path / "made", pipeline, trainer()) == wanted
+
+
+def test_metrics_that_are_fetched_later_are_in_the_checkpoint(tmp_path):
+    made_by(PROGRAM.format(name="grpo", every=2), lane_bind(), steps=4, pipeline="pipelined-boundary", out=tmp_path)
+    saved = next(place for place in checkpoints(tmp_path) if not place.name.endswith("-end"))
+    values = json.loads((saved / "manifest.json").read_text())["facts"]["values"]
+    assert values["metrics"]["step"] == 3.0
+
+
+def test_a_write_that_fails_ends_the_run_and_leaves_the_checkpoint_before(tmp_path):
+    class Full(StagingTrainer):
+        written = 0
+
+        def write_checkpoint(self, snapshot, directory):
+            self.written += 1
+            if self.written == 2:
+                raise OSError("disk full")
+            super().write_checkpoint(snapshot, directory)
+
+    program = PROGRAM.format(name="grpo", every=2)
+    with pytest.raises(OSError, match="disk full"):
+        steptrace.run(program, lane_bind(Full()), steps=6, pipeline="async-checkpoint", out=tmp_path, stall_s=30.0)
+    assert [place.name for place in checkpoints(tmp_path)] == ["00000001"]
+
+
+def test_control_a_checkpoint_of_another_step_is_another_one(tmp_path):
+    wanted = facts(tmp_path / "four", "", HashTrainer())
+    made_by(PROGRAM.format(name="grpo", every=2), lane_bind(), steps=5, out=tmp_path / "five")
+    newest = json.loads((checkpoints(tmp_path / "five")[-1] / "manifest.json").read_text())["facts"]
+    assert newest["data"] != wanted["data"]
