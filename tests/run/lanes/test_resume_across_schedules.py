@@ -12,7 +12,7 @@ from lane_parts import Delays, HashTrainer, StagingTrainer, lane_bind, made_by, 
 import steptrace
 from steptrace.run.store import checkpoints
 
-PROGRAM = "{name}{{prompts=3, samples=2, staleness=1, save_every={every}}}"
+PROGRAM = '{name}{{prompts=3, samples=2, staleness=1, saves="may_fail_late", save_every={every}}}'
 STEPS = 6
 PIPELINES = ("", "pipelined-boundary", "async-everything", "pipelined-boundary-unstaged,async-checkpoint")
 
