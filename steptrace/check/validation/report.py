@@ -86,7 +86,7 @@ class Report:
         lines.append(
             f"  why that suffices: with shifts of at most {window.ahead}, ops of one lane change places only within "
             f"{window.ahead + 1} steps; a ring of waits over {window.lanes} lanes and devices, with distances of "
-            f"at most {window.distance}, shows by {window.long} steps"
+            f"at most {window.distance}, shows by {window.bound} steps"
         )
         if not window.whole:
             lines.append("  not exhaustive: the budget left out runs; see `tried`")

@@ -8,6 +8,7 @@ Every line that keeps the lanes and the waits orders all conflicts alike, so one
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -190,7 +191,18 @@ class _Needs:
         for position, keys in self.lanes.gates.items():
             makers = [self.makers[key] for key in keys if key in self.makers]
             found[position] += tuple((maker, Bond.DONE) for maker in makers if maker != position)
+        for first, before in self._after_prologue():
+            found[first] += tuple((one, Bond.ORDER) for one in before if one not in dict(found[first]))
         return tuple(found)
+
+    def _after_prologue(self) -> Iterator[tuple[int, list[int]]]:
+        """The first instance of each lane after the prologue, which runs by itself, with the instances of that."""
+        regions = [self.side.sites[one.site].region for one in self.lanes.instances]
+        before = [position for position, region in enumerate(regions) if region == "before"]
+        for lane in self.lanes.lanes.values():
+            first = next((position for position in lane if regions[position] != "before"), None)
+            if before and first is not None:
+                yield first, before
 
     def _note(self, position: int, needs: dict[int, Bond]) -> None:
         one = self.lanes.instances[position]

@@ -5,6 +5,9 @@ largest shift, and it depends on nothing but the counts and flags of these steps
 the border included) with all counts and flags show every pair that is out of order. A ring of waits between lanes
 visits each lane, device and link at most once, so it shows within max(D, L * S) + 2 steps, D being the largest distance
 of an edge and L the number of lanes, devices and links.
+
+Windows grow with S, and their number with 4 to the power of S. What does not fit into the budget is sampled evenly, and
+runs that would be longer than ``LONGEST`` are cut short; the report says so.
 """
 
 from __future__ import annotations
@@ -26,6 +29,13 @@ LONGEST_PERIOD = 240
 """The largest common period of conditions ``every n`` whose phases are all looked at."""
 
 
+LONGEST = 160
+"""The largest number of steps of a run."""
+
+_USUAL = 5
+"""Steps of a window for which a budget is meant; longer windows, whose runs cost more, get fewer runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """How many runs a validation may try; what it leaves out is said in its report.
@@ -39,6 +49,10 @@ class Budget:
     runs: int = 2500
     flags: int = 64
 
+    def runs_of(self, steps: int) -> int:
+        """The largest number of runs of a window of some steps; a run costs about the square of its steps."""
+        return self.runs if steps <= _USUAL else max(24, self.runs * _USUAL**2 // steps**2)
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -49,6 +63,7 @@ class Window:
       distance: the largest distance of an edge (D).
       lanes: lanes, devices and links (L).
       short: the number of steps up to which all vectors are tried.
+      bound: the number of steps by which a ring of waits shows.
       long: the number of steps of the longest runs.
       runs: the runs.
       whole: whether all flags, and all vectors of counts up to ``short`` steps, were taken.
@@ -59,6 +74,7 @@ class Window:
     distance: int
     lanes: int
     short: int
+    bound: int
     long: int
     runs: tuple[Setting, ...]
     whole: bool
@@ -71,22 +87,58 @@ def window_of(pair: Pair, budget: Budget) -> Window:
     devices = {site.kind.device for site in pair.schedule.sites if site.asynchronous}
     lanes = len({site.op.lane for site in pair.schedule.sites}) + len(devices)
     distance = _distance(pair)
-    short, long = ahead + 2, max(distance, lanes * ahead) + 2
+    short, bound = ahead + 2, max(distance, lanes * ahead) + 2
+    most, long = budget.runs_of(short), min(bound, LONGEST)
     counts = tuple(count for count in COUNTS if count or pair.source.program.contract.empty == "skip")
-    vectors = [v for steps in range(short + 1) for v in itertools.product(counts, repeat=steps)]
-    runs = [setting for vector in vectors for setting in _settings(pair, vector, budget)]
-    whole, tried = True, f"all vectors of {counts[0]} to {counts[-1]} micro-batches for up to {short} steps"
-    most = max((len(free_flags(pair, (counts[-1],) * short)), 0))
-    if 2**most > budget.flags:
+    runs, deep = _short_runs(pair, counts, min(short, LONGEST), most, budget)
+    tried = f"all vectors of {counts[0]} to {counts[-1]} micro-batches for up to {deep} steps"
+    whole = deep == short and long == bound
+    if deep < short:
+        tried += f", some for up to {min(short, LONGEST)}"
+    flags = len(free_flags(pair, (counts[-1],) * deep))
+    if 2**flags > budget.flags:
         whole, tried = False, tried + ", all flags of each two neighbouring steps"
     else:
-        tried += f", all settings of their {most} flags" if most else ", no flags"
-    if len(runs) > budget.runs:
-        stride = _stride(len(runs), budget.runs)
+        tried += f", all settings of their {flags} flags" if flags else ", no flags"
+    if len(runs) > most:
+        stride = _stride(len(runs), most)
         runs, whole = runs[::stride], False
         tried += f"; of these one in {stride}"
     runs += [setting for vector in _long(counts, long) for setting in _extremes(pair, vector)]
-    return Window(ahead, distance, lanes, short, long, tuple(runs), whole, tried)
+    return Window(ahead, distance, lanes, short, bound, long, tuple(runs), whole, tried)
+
+
+def _short_runs(
+    pair: Pair, counts: tuple[int, ...], short: int, most: int, budget: Budget
+) -> tuple[list[Setting], int]:
+    """Runs of up to ``short`` steps, and the number of steps up to which all vectors of counts are among them."""
+    runs: list[Setting] = []
+    deep = 0
+    for steps in range(short + 1):
+        vectors = len(counts) ** steps
+        if steps > 2 and vectors > max(most, len(counts) ** _USUAL):
+            runs += [
+                setting for at in range(_SAMPLES) for setting in _settings(pair, _sample(counts, steps, at), budget)
+            ]
+        else:
+            deep = steps
+            for vector in itertools.product(counts, repeat=steps):
+                runs += _settings(pair, vector, budget)
+    return runs, deep
+
+
+_SAMPLES = 12
+"""How many vectors are taken of a length of which there are too many."""
+
+
+def _sample(counts: tuple[int, ...], steps: int, number: int) -> tuple[int, ...]:
+    """The ``number``-th sampled vector of a length: digits of multiples of the golden ratio, which fill evenly."""
+    found, fraction = [], (number + 1) * 0.6180339887498949 % 1
+    for _ in range(steps):
+        fraction *= len(counts)
+        found.append(counts[int(fraction)])
+        fraction = (fraction + 0.6180339887498949) % 1
+    return tuple(found)
 
 
 def _stride(runs: int, most: int) -> int:
