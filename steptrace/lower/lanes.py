@@ -8,7 +8,7 @@ such wait becomes a `Hold`; one for a call on another lane to have been made doe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MappingProxyType
 
 from steptrace.check.reference import reference_of
@@ -36,11 +36,12 @@ def in_lanes(program: Program, source: Plan, body: tuple[PlanNode, ...], call: C
       NotLowerableError: whether a step exists depends on flags that are known too late.
     """
     calls = {one.op.id: one for one in calls_of(body)}
+    _check_known(calls.values())
     nodes = tuple(node for node in program.body)
     heads = {loop.id: _head(loop, calls) for loop in nodes if isinstance(loop, Loop) and loop.kind == "micro_batches"}
     peeled = _peeled(program, heads, calls)
     lanes = _lanes(nodes, body, heads, calls, peeled)
-    plan = Plan(
+    return Plan(
         program,
         source.target,
         source.slots,
@@ -52,8 +53,6 @@ def in_lanes(program: Program, source: Plan, body: tuple[PlanNode, ...], call: C
         peeled=MappingProxyType(peeled),
         source=source,
     )
-    _check_known(plan)
-    return plan
 
 
 def _head(loop: Loop, calls: dict[str, Call]) -> Call:
@@ -143,9 +142,9 @@ def _holds(
     return {id: tuple(holds) for id, holds in found.items()}
 
 
-def _check_known(plan: Plan) -> None:
+def _check_known(calls: Iterable[Call]) -> None:
     """Lanes that run ahead must know by themselves which steps there are."""
-    for call in plan.calls():
+    for call in calls:
         if call.kind.name == "dispatch" and flags_of(call.when):
             raise NotLowerableError(
                 f"`{call.op.id}` runs when `{call.when}`, so how many prompts a step draws is known when it has begun, "

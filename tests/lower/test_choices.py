@@ -1,0 +1,100 @@
+"""The choice table: which way each op of a schedule is carried out, by what the trainer can do."""
+
+from __future__ import annotations
+
+import pytest
+
+from steptrace.diag.binding import NotLowerableError
+from steptrace.ir import BUILTIN
+from steptrace.ir.schedule_ops import SCHEDULE_ROWS
+from steptrace.lang.reference import resolve
+from steptrace.lower import Plan, lower
+from steptrace.lower.choices import WAYS, choices
+from steptrace.passes import run_pipeline
+
+PLAIN = frozenset({"trainer.fwd_bwd", "trainer.update", "trainer.get_metrics", "trainer.weights"})
+SAVES = frozenset({"trainer.save_checkpoint"})
+STAGES = frozenset({"trainer.stage_fwd_bwd", "trainer.fwd_bwd_staged"})
+DEFERS = frozenset({"trainer.apply_deferred_update", "stage_before_update"})
+ALL = frozenset(need for ways in WAYS.values() for way in ways for need in way.needs)
+
+
+def plan(pipeline: str) -> Plan:
+    made = run_pipeline(resolve('grpo{staleness=1, saves="may_fail_late"}'), pipeline).schedule
+    return lower(made.program, source=made.source)
+
+
+def ways(pipeline: str, able: frozenset[str]) -> dict[str, str]:
+    return {choice.op: choice.way for choice in choices(plan(pipeline), able) if choice.way != "call"}
+
+
+def test_a_trainer_that_can_do_everything():
+    assert ways("async-everything", ALL) == {
+        "fwd_bwd.first": "deferred",
+        "fwd_bwd": "deferred",
+        "stage_fwd_bwd": "stage",
+        "apply_deferred_update": "deferred",
+        "start_metrics": "set-aside",
+        "snapshot_checkpoint": "copy",
+        "write_checkpoint": "write",
+        "copy_weights": "copy",
+        "transfer_weights": "in-memory",
+        "apply_weights": "apply",
+        "fwd_bwd_staged.first": "staged",
+        "fetch_metrics": "fetch",
+    }
+    assert ways("fuse-update", ALL) == {"fwd_bwd": "fused"}
+
+
+def test_a_trainer_with_the_plain_verbs_only():
+    assert ways("async-everything", PLAIN | SAVES) == {
+        "fwd_bwd.first": "plain",
+        "fwd_bwd": "plain",
+        "stage_fwd_bwd": "never",
+        "apply_deferred_update": "update",
+        "start_metrics": "get",
+        "snapshot_checkpoint": "save",
+        "write_checkpoint": "rest",
+        "copy_weights": "weights",
+        "transfer_weights": "in-memory",
+        "apply_weights": "apply",
+        "fwd_bwd_staged.first": "never",
+        "fetch_metrics": "kept",
+    }
+    assert ways("fuse-update", PLAIN) == {"fwd_bwd": "plain"}
+
+
+def test_verbs_without_the_word_are_not_enough_to_hold_an_update_back():
+    """An older trainer has the verb, and does not say that it can stage in between."""
+    able = PLAIN | STAGES | {"trainer.apply_deferred_update"}
+    found = {choice.op: choice for choice in choices(plan("pipelined-boundary"), able)}
+    assert found["apply_deferred_update"].way == "update"
+    assert found["apply_deferred_update"].passed_over == (("deferred", "stage_before_update"),)
+
+
+def test_the_table_as_text():
+    lines = [str(choice) for choice in choices(plan("pipelined-boundary"), PLAIN)]
+    assert "take: call" in lines
+    assert "apply_deferred_update: update; not deferred: no `trainer.apply_deferred_update`" in lines
+    assert "stage_fwd_bwd: never; not stage: no `trainer.stage_fwd_bwd`" in lines
+
+
+def test_no_way_fits():
+    with pytest.raises(NotLowerableError, match=r"`apply_deferred_update` .* needs `trainer.update`") as info:
+        choices(plan("pipelined-boundary"), PLAIN - {"trainer.update"})
+    assert "step.update()" in info.value.loc.source()
+
+
+def test_every_part_of_a_law_has_a_row():
+    rows = {rule.partition(" ")[0] for rule in WAYS}
+    assert {row.name for row in SCHEDULE_ROWS} <= rows
+    assert rows <= set(BUILTIN)
+
+
+@pytest.mark.parametrize("rule", [rule for rule, found in WAYS.items() if len(found) > 1])
+def test_the_last_way_needs_no_more_than_a_plain_trainer_has(rule):
+    assert {*WAYS[rule][-1].needs} <= PLAIN | SAVES
+
+
+def test_ops_as_written_have_no_choice():
+    assert {choice.way for choice in choices(lower(resolve("grpo")), frozenset())} == {"call"}
