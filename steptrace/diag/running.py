@@ -84,3 +84,23 @@ class StalledRunError(SteptraceError):
     """
 
     code = "ST315"
+
+
+class StateAheadError(SteptraceError):
+    """A part with a state of its own is called ahead of the checkpoints that hold that state.
+
+    A checkpoint of step k holds what the program as written would have saved, whatever the schedule. A pipeline that
+    takes groups ahead has called the rollout, the reward, and perhaps the reference for step k+1 by then, and their
+    states would be those of step k+1.
+
+        class Judge:                                     # a reward with a running mean
+            def save_checkpoint(self, directory): ...
+            def restore_checkpoint(self, directory): ...
+
+        steptrace.run("grpo{staleness=1}", {"reward": Judge(), ...}, out="out", pipeline="pipelined-boundary")
+
+    Ways out: make the part a function of what it is given (draws come from `key`); keep its state in a callback, which
+    no pipeline calls ahead; run the program without taking ahead.
+    """
+
+    code = "ST316"

@@ -25,7 +25,8 @@ from steptrace.run.digest import tree_digest
 from steptrace.run.drive import Driven, closing, drive
 from steptrace.run.executor import STALL_S, Executor
 from steptrace.run.result import RunResult
-from steptrace.run.session import Session
+from steptrace.run.session import LATCH_S, Session
+from steptrace.run.states import check_states
 from steptrace.run.store import checkpoints, opened
 
 _LOG = logging.getLogger("steptrace")
@@ -44,6 +45,7 @@ def run(
     resume: bool = False,
     timed: bool = False,
     stall_s: float = STALL_S,
+    stage_latch_s: float = LATCH_S,
 ) -> RunResult:
     """Run a program with the user's parts.
 
@@ -63,6 +65,8 @@ def run(
         fresh, as for the first run; those with ``save_checkpoint`` and ``restore_checkpoint`` get their state back.
       timed: wait for the device after each op, so that ``phase_seconds`` are the times of the work. Slower.
       stall_s: how long an op may wait for another lane before the run is given up, in seconds.
+      stage_latch_s: a micro-batch that is staged while the device has less than this left to do, in seconds, hides
+        nothing; after one such stage, none is made in the rest of the run. 0 stages always.
 
     Returns:
       The outcome.
@@ -82,9 +86,12 @@ def run(
         if remark.kind == "missed":
             _LOG.info("%s left out: %s", remark.pass_name, remark.message)
     parts, folder = bind_parts(plan, bind), _folder(out, resume)
+    if folder is not None:
+        check_states(plan, parts)
     session = Session(plan, parts, seed=_whole("seed", seed), epochs=epochs, out=folder)
     _check_end(session, steps)
-    executor = Executor(session, _waiter(parts.trainer) if timed else None, _seconds(stall_s))
+    session.stage_latch_s = _seconds("stage_latch_s", stage_latch_s, 0.0)
+    executor = Executor(session, _waiter(parts.trainer) if timed else None, _seconds("stall_s", stall_s))
     with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
         driven = drive(executor, session, steps, resume=resume)
     return _result(session, executor, driven, pipeline, remarks)
@@ -127,7 +134,7 @@ def _result(
         phase_seconds=dict(executor.seconds),
         phase_ms=driven.phase_ms,
         info=_info(trainer),
-        remarks=tuple(str(remark) for remark in remarks if remark.kind == "missed"),
+        remarks=(*(str(remark) for remark in remarks if remark.kind == "missed"), *session.remarks),
     )
 
 
@@ -156,11 +163,13 @@ def _whole(name: str, value: Any, least: int | None = None) -> int:
     return number
 
 
-def _seconds(stall_s: Any) -> float:
-    """A limit of time."""
-    if not isinstance(stall_s, int | float) or isinstance(stall_s, bool) or not stall_s > 0:
-        raise BadRunOptionError(f"stall_s={stall_s!r} is not a number of seconds above 0")
-    return float(stall_s)
+def _seconds(name: str, value: Any, least: float | None = None) -> float:
+    """A limit of time: above 0, or from ``least`` on."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (value > 0 if least is None else value >= least):
+        bound = "above 0" if least is None else f"from {least:g} on"
+        raise BadRunOptionError(f"{name}={value!r} is not a number of seconds {bound}")
+    return float(value)
 
 
 def _folder(out: str | Path | None, resume: bool) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,11 @@ from steptrace.run.frames import Frames
 RECORDS_KEPT = 10_000
 """How many steps' records a run holds for its caller; a tracker is told of all."""
 
+LATCH_S = 1e-4
+"""Below so many seconds of device work left, a stage has hidden nothing."""
+
 _LOGGED_KEPT = 8
+_LOG = logging.getLogger("steptrace")
 
 
 @dataclass
@@ -100,8 +105,11 @@ class Session:
         self.dispatches = tuple(call.op for call in plan.base.calls() if call.kind.name == "dispatch")
         self.staged: tuple[Any, MicroBatch] | None = None
         self.staging = True
+        self.stage_latch_s = LATCH_S
+        self.remarks: list[str] = []
         self.update_held = False
         self.update_done = False
+        self.updated = False
         self.copied: dict[int, tuple[Any, int]] = {}
         self.saves: dict[int, Iterator[None]] = {}
         self._adding = threading.Lock()
@@ -109,6 +117,13 @@ class Session:
     def way(self, op: Op) -> str:
         """How an op is carried out: the choice that was made for it."""
         return self._ways[op.id]
+
+    def stop_staging(self, step: int, why: str) -> None:
+        """Stage nothing in the rest of the run."""
+        if self.staging:
+            self.staging = False
+            self.remarks.append(f"staging is off since step {step}: {why}")
+            _LOG.info("%s", self.remarks[-1])
 
     def has_prompts(self, wanted: int, position: int) -> bool:
         """Whether the data has a step that draws ``wanted`` prompts from ``position`` on.

@@ -57,23 +57,26 @@ def _train(run: Session, at: At, micro_batch: MicroBatch, call: Callable[..., An
     run.pending_fwd_bwd += 1
     run.step_memory(at.step).count("micro_batches", 1.0)
     if closes == "update":
-        _close(run)
+        _close(run, at.step)
 
 
-def _close(run: Session) -> None:
+def _close(run: Session, step: int) -> None:
     """Make the step's update, unless a call has made it."""
     run.calls.record("update")
     if run.update_held:
-        run.parts.trainer.apply_deferred_update()
+        made = run.parts.trainer.apply_deferred_update()
+        if run.staged is not None:  # a stage in front of a held update waits for nothing, so this wait tells
+            _latch(run, step, made)
     elif not run.update_done:
         run.parts.trainer.update()
     run.update_held = run.update_done = False
+    run.updated = True
     run.pending_fwd_bwd = 0
 
 
 def _update(run: Session, at: At) -> Results:
     if run.pending_fwd_bwd:
-        _close(run)
+        _close(run, at.step)
     else:
         _skip(run, at.op, at.step)
     return ()
@@ -92,11 +95,20 @@ def _stage(run: Session, at: At, micro_batch: MicroBatch | None) -> Results:
         return None, False
     try:
         request = run.parts.trainer.stage_fwd_bwd(micro_batch)
-    except _LOST:
-        run.staging = False
+    except _LOST as error:
+        run.stop_staging(at.step, f"a micro-batch did not reach the trainer: {error}")
         return None, False
     run.staged = (request, micro_batch)
+    if run.updated:  # in front of the first step of a run the device has nothing to do, and that tells nothing
+        _latch(run, at.step, request)
     return request, True
+
+
+def _latch(run: Session, step: int, told: Any) -> None:
+    """Switch staging off once the device was idle when a micro-batch was in place: nothing was hidden behind it."""
+    wait = told.get("device_wait_s") if isinstance(told, Mapping) else getattr(told, "device_wait_s", None)
+    if isinstance(wait, int | float) and wait < run.stage_latch_s:
+        run.stop_staging(step, f"the device had {wait * 1e3:.3g} ms left to do, so shipping was not hidden")
 
 
 def _poll(run: Session, at: At, micro_batch: MicroBatch | None) -> Results:

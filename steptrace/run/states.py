@@ -1,0 +1,44 @@
+"""Parts with a state of their own, against the ops that a schedule runs ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from steptrace.diag.running import StateAheadError
+from steptrace.lang.parts import Checkpointable
+from steptrace.lower import Plan
+from steptrace.run.binding import Parts
+
+_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "dispatch": ("rollout", "prompts"),
+        "reward": ("reward",),
+        "advantages": ("advantages",),
+        "stream_mb": ("reward", "advantages"),
+        "ref_logps": ("reference",),
+    }
+)
+"""The parts that an op calls, among those that may have a state beside the trainer."""
+
+
+def check_states(plan: Plan, parts: Parts) -> None:
+    """Refuse a part whose state a checkpoint would hold as a later step has left it.
+
+    Raises:
+      StateAheadError: points at the op that calls it.
+    """
+    if "trainer.save_checkpoint" not in plan.verbs():
+        return
+    loops = {call.op.id for lane in plan.lanes for node in lane.nodes for call in getattr(node, "calls", ())}
+    for call in plan.calls():
+        if not call.op.shift or call.op.id in loops:
+            continue
+        for role in _CALLED.get(call.kind.name, ()):
+            if isinstance(getattr(parts, role), Checkpointable):
+                raise StateAheadError(
+                    f"`{role}` has a state that checkpoints hold, and `{call.op.id}` calls it {call.op.shift} step "
+                    "ahead of them",
+                    loc=call.op.loc,
+                    help="make it a function of what it is given, or run the program without taking ahead",
+                )
