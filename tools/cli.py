@@ -7,6 +7,7 @@ with its stack.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from steptrace.diag import SteptraceError
+from steptrace.diag.command import OutputNotWritableError
 
 from . import bench, commands
 from .command import Command, UsageError
@@ -62,10 +64,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("steptrace: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes standard output once more when it ends; let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return NO_READER
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _forget_output()
+        full = OutputNotWritableError(f"the output cannot be written: {error.strerror}", help="free disk space")
+        print(full.render(), file=sys.stderr)
+        return REFUSED
     return code
+
+
+def _forget_output() -> None:
+    """The interpreter flushes standard output once more when it ends; let that go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str], room: ModuleType) -> int:

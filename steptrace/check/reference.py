@@ -215,7 +215,7 @@ def _check_loops(reference: Program, program: Program) -> None:
 
 def _nest(loop: Loop) -> list[str]:
     """A loop's head, and the order of what must not change inside it."""
-    head = f"{loop.kind} in {loop.over} times {loop.count} from {loop.start}"
+    head = _head(loop)
     if loop.kind == "micro_batches":
         inner = sorted(node.id for node in loop.body if isinstance(node, Op))
         nested = [line for node in loop.body if isinstance(node, Loop) for line in _whole(node)]
@@ -223,10 +223,17 @@ def _nest(loop: Loop) -> list[str]:
     return _whole(loop)
 
 
+def _head(loop: Loop) -> str:
+    """What a loop runs over and how often, as its line says it."""
+    over = f" in {loop.over}" if loop.over else ""
+    times = f" times {loop.count}" if loop.count is not None else ""
+    return loop.kind + over + times + (f" from {loop.start}" if loop.start else "")
+
+
 def _whole(node: Node) -> list[str]:
     if isinstance(node, Op):
         return [f"`{node.id}`" + (f" {node.shift} ahead" if node.shift else "")]
-    lines = [f"loop `{node.id}`: {node.kind} in {node.over} times {node.count} from {node.start}"]
+    lines = [f"loop `{node.id}`: {_head(node)}"]
     return lines + [line for inner in node.body for line in _whole(inner)]
 
 

@@ -11,6 +11,9 @@ from steptrace.diag.text import UnreadableTextError
 NAME = r"[^\W\d]\w*(?:\.\w+)*"
 """A dotted identifier: ``queue.groups``, ``mb.2``."""
 
+MOST_DIGITS = 400
+"""How long a number may be."""
+
 _TOKEN = re.compile(
     rf"""
       (?P<space>[ \t\r]+|\#.*)
@@ -49,7 +52,7 @@ def tokens_of(lines: tuple[str, ...], filename: str) -> list[Token]:
     """The tokens of a text, with one ``newline`` after each line that holds any, and an ``end``.
 
     Raises:
-      UnreadableTextError: a character belongs to no token.
+      UnreadableTextError: a character belongs to no token, or a number is too long.
     """
     tokens: list[Token] = []
     for number, line in enumerate(lines, 1):
@@ -59,6 +62,9 @@ def tokens_of(lines: tuple[str, ...], filename: str) -> list[Token]:
             if match is None:
                 raise _unreadable(line, Loc(filename, number, at + 1))
             kind = match.lastgroup or ""
+            if kind == "number" and len(match[0]) > MOST_DIGITS:
+                message = f"a number has at most {MOST_DIGITS} digits"
+                raise UnreadableTextError(message, loc=Loc(filename, number, at + 1), source=line)
             if kind != "space":
                 tokens.append(Token(kind, match[0][1:] if kind == "value" else match[0], number, at + 1))
             at = match.end()

@@ -65,7 +65,9 @@ class OpReader:
         reader.expect("{")
         loc = reader.place()
         reader.end_of_line("@")
-        return Loop(label.text, kind, var, over, count, self.nodes(), loc, first)
+        with reader.inside(start):
+            body = self.nodes()
+        return Loop(label.text, kind, var, over, count, body, loc, first)
 
     def _op(self) -> Op:
         reader = self.reader

@@ -45,9 +45,11 @@ def _atom(reader: Reader) -> Predicate:
             reader.expect(")")
             return Has(capability)
         case "not":
-            return Not(_atom(reader))
+            with reader.inside(token):
+                return Not(_atom(reader))
         case "(":
-            inner = read_predicate(reader)
+            with reader.inside(token):
+                inner = read_predicate(reader)
             if not reader.at(")"):
                 reader.fail("`and`, `or` or `)`")
             reader.next()

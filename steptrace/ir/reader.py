@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from steptrace.diag.loc import Loc
@@ -12,6 +13,10 @@ from steptrace.ir.lexer import Token, lines_of, tokens_of
 from steptrace.ir.types import BASES, AttrValue, Type
 
 _Part = TypeVar("_Part")
+
+
+DEEPEST = 60
+"""How many loops, or parentheses and `not`s of a condition, may stand inside one another."""
 
 
 class Reader:
@@ -23,6 +28,16 @@ class Reader:
         self.tokens = tokens_of(self.lines, filename)
         self.position = 0
         self.files: dict[int, str] = {}
+        self._depth = 0
+
+    @contextmanager
+    def inside(self, token: Token) -> Iterator[None]:
+        """One level deeper, which ``token`` opens."""
+        if self._depth >= DEEPEST:
+            self.fail(f"nothing that opens a level here: {DEEPEST} stand inside one another", token)
+        self._depth += 1
+        yield
+        self._depth -= 1
 
     @property
     def token(self) -> Token:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import AttributeValueError, OpCallError
 from steptrace.ir.kind import REQUIRED, Attr, OpKind
+from steptrace.ir.lexer import MOST_DIGITS
 from steptrace.ir.types import AttrValue
 
 TYPE_NAMES: Mapping[type, str] = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a list of str"}
@@ -25,7 +26,7 @@ def fitted(value: object, type_: type) -> AttrValue | None:
         return value if type_ is bool else None
     if type_ is float and isinstance(value, int):
         return float(value) if abs(value) <= sys.float_info.max else None
-    if isinstance(value, float) and math.isnan(value):
+    if (isinstance(value, float) and math.isnan(value)) or (isinstance(value, int) and abs(value) >= 10**MOST_DIGITS):
         return None
     return value if type_ in (int, float, str) and isinstance(value, type_) else None
 
@@ -63,6 +64,6 @@ def _attribute(kind: OpKind, spec: Attr, value: object, loc: Loc) -> AttrValue |
 
 def positive(what: str, value: object, loc: Loc) -> int:
     """``value``, a whole number of at least 1, known when the step is traced."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 10**MOST_DIGITS:
         raise AttributeValueError(f"{what} is a whole number of at least 1, not {value!r}", loc=loc)
     return value

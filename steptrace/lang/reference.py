@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from steptrace.diag.loc import Loc
-from steptrace.diag.tracing import ProgramImportError, ProgramReferenceError, UnknownProgramError
+from steptrace.diag.tracing import (
+    ContractOptionError,
+    ParameterError,
+    ProgramImportError,
+    ProgramReferenceError,
+    UnknownProgramError,
+)
 from steptrace.ir.program import Program
 from steptrace.ir.types import AttrValue
 from steptrace.ir.verify import verify
@@ -43,7 +49,16 @@ def resolve(reference: str, *, stdin: TextIO | None = None) -> Program:
         verify(parsed.program, parsed.places)
         return parsed.program
     head, params = split(reference)
-    return trace(definition(head), **params)
+    found = definition(head)
+    try:
+        return trace(found, **params)
+    except (ParameterError, ContractOptionError) as error:
+        # The user wrote the parameters in the reference, not where it is resolved.
+        named = [name for name in params if f"`{name}`" in error.message]
+        at = re.search(rf"\b{named[0]}\s*=", reference[len(head) :]) if named else None
+        error.loc = Loc("<program>", 1, len(head) + at.start() + 1 if at else 1)
+        error.source = reference
+        raise
 
 
 def is_text(reference: str) -> bool:
@@ -66,7 +81,7 @@ def read(reference: str, *, stdin: TextIO | None = None) -> Parsed:
     from steptrace.ir.parser import parse
 
     if reference == "-":
-        return parse((stdin or sys.stdin).read(), "<stdin>")
+        return parse(_standard_input(stdin or sys.stdin), "<stdin>")
     return parse(_text(reference), reference)
 
 
@@ -91,7 +106,11 @@ def split(reference: str) -> tuple[str, dict[str, AttrValue]]:
     head, brace, _ = reference.partition("{")
     name = head.strip()
     if not re.fullmatch(r"[\w.]+(:\w+)?", name):
-        raise _syntax(reference, 0, "expected the name of a program")
+        there = os.path.isfile(reference)
+        help = (
+            "a file with the text of a program has a name that ends in .st, or is given as `- < FILE`" if there else ""
+        )
+        raise _syntax(reference, 0, "expected the name of a program", help)
     if not brace:
         return name, {}
     end = reference.rstrip()
@@ -124,9 +143,12 @@ def _value(text: str) -> AttrValue:
     return text
 
 
-def _syntax(reference: str, position: int, expected: str) -> ProgramReferenceError:
+def _syntax(reference: str, position: int, expected: str, help: str = "") -> ProgramReferenceError:
     return ProgramReferenceError(
-        f"`{reference}` names no program: {expected}", loc=Loc("<program>", 1, position + 1), source=reference
+        f"`{reference}` names no program: {expected}",
+        loc=Loc("<program>", 1, position + 1),
+        source=reference,
+        help=help,
     )
 
 
@@ -150,6 +172,15 @@ def _imported(name: str) -> ProgramDef:
     if found is None:
         raise ProgramImportError(f"module `{module}` has no `{attribute}`{listed}")
     raise ProgramImportError(f"`{name}` is no program{listed}", help="decorate the function with @steptrace.program")
+
+
+def _standard_input(stream: TextIO) -> str:
+    try:
+        text = stream.read()
+        text.encode("utf-8")  # under some locales what cannot be decoded arrives as lone surrogates
+    except UnicodeError:
+        raise ProgramImportError("standard input cannot be read: it is not UTF-8 text") from None
+    return text
 
 
 def _text(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from steptrace.diag.motion import PassOptionError
 from steptrace.motion import Schedule, relax, rotate
 from steptrace.passes.base import declined
 from steptrace.passes.roles import pushes_and_pops
@@ -26,6 +27,10 @@ class OneStepOff:
     name: ClassVar[str] = "one-step-off"
     staleness: int = 1
 
+    def __post_init__(self) -> None:
+        if self.staleness < 1:
+            raise PassOptionError(f"`staleness` of `{self.name}` counts updates, at least 1, not {self.staleness}")
+
     def run(self, schedule: Schedule) -> Schedule:
         """See the class."""
         pushes, pops = pushes_and_pops(schedule.program)
@@ -34,8 +39,6 @@ class OneStepOff:
             raise declined("the step dispatches nothing that it takes", loc=schedule.program.loc)
         if any(op.shift for op in pushes):
             raise declined(f"`{ids[0]}` runs ahead already", loc=pushes[0].loc)
-        if self.staleness < 1:
-            raise declined(f"`staleness` is a number of updates, at least 1, not {self.staleness}")
         if schedule.program.contract.staleness < self.staleness:
             schedule = relax(schedule, staleness=self.staleness).schedule
         others = [node.id for node in schedule.program.body if node.id not in ids]

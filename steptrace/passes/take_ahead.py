@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from steptrace.check.units import is_stream
+from steptrace.diag.motion import PassOptionError
 from steptrace.ir.program import Loop, Node, Op, Program, ops_of
 from steptrace.ir.verify.runs import Role
 from steptrace.motion import Schedule, move_to_lane, peel, rename, rotate
@@ -45,10 +46,12 @@ class TakeAhead:
     name: ClassVar[str] = "take-ahead"
     depth: int = 1
 
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise PassOptionError(f"`depth` of `{self.name}` is a number of steps, at least 1, not {self.depth}")
+
     def run(self, schedule: Schedule) -> Schedule:
         """See the class."""
-        if self.depth < 1:
-            raise declined(f"`depth` is a number of steps, at least 1, not {self.depth}")
         loop = training_node(schedule.program)
         if isinstance(loop, Loop) and is_stream(loop) and not loop.start:
             schedule = peel(schedule, loop.id).schedule

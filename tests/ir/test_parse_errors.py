@@ -128,6 +128,10 @@ EDITS: list[tuple[str, ...]] = [
     ("ST008", "dispatch() {prompts=4,", "¶dispatch() {prompt=4,", "`dispatch` needs the attribute `prompts`"),
     ("ST008", ", scale=0.5}", ", ¶size=0.5}", "`penalty` has no attribute `size`"),
     ("ST008", '{mode="linear", ', '{¶mode="cubic", ', '`mode` of `penalty` is one of "linear", "square", not "cubic"'),
+    ("ST003", "{prompts=4,", f"{{prompts=¶{'9' * 401},", "a number has at most 400 digits"),
+    ("ST003", "commit() lane=host", f"commit() lane=host shift=+¶{'9' * 5000}", "a number has at most 400 digits"),
+    ("ST002", "commit() lane=host", f"commit() lane=host when({'(' * 60}¶(", "60 stand inside one another"),
+    ("ST002", "commit() lane=host", f"commit() lane=host when({'not ' * 60}¶not ", "60 stand inside one another"),
     ("ST008", "{prompts=4,", "{¶prompts=0,", "`prompts` of `dispatch` is at least 1, not 0"),
     ("ST003", "{prompts=4,", "{prompts=¶\u0664,", "unexpected character"),
     ("ST008", '{estimator="grpo"', '{¶estimator="gae"', "`estimator` of `advantages` is one of"),
@@ -212,3 +216,20 @@ def test_users_ops_parse_without_their_python() -> None:
     program = parse(TEXT).program
     assert program.kinds == (PENALTY,)
     assert next(op for op in program.ops() if op.kind == "penalty").attr("scale") == 0.5
+
+
+def test_loops_inside_loops_end_somewhere() -> None:
+    text = TEXT.replace(
+        "  commit()", "".join(f"  loop repeat r{n}: e{n} times 2 {{\n" for n in range(2000)) + "  commit()"
+    )
+    with pytest.raises(SteptraceError, match="60 stand inside one another") as caught:
+        parse(text, "step.st")
+    assert caught.value.loc is not None
+    assert caught.value.loc.column == 3
+
+
+def test_control_what_nests_less_deep_is_read() -> None:
+    inside = f"when({'not (' * 29}first{')' * 29})"
+    assert "not first" in print_program(
+        parse(TEXT.replace("update() lane=host", f"update() lane=host {inside}"), "x").program
+    )

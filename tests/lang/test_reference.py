@@ -9,6 +9,7 @@ import pytest
 
 import steptrace
 from steptrace import SteptraceError
+from steptrace.diag.loc import Loc
 from steptrace.ir.printer import print_program
 from steptrace.lang.reference import resolve, split
 from steptrace.programs.grpo import grpo
@@ -81,6 +82,48 @@ def test_an_unknown_parameter_is_refused_with_the_known_ones():
         resolve("grpo{foo=1}")
     assert caught.value.code == "ST115"
     assert caught.value.message == "`grpo` has no parameter `foo`; it has: prompts=32, samples=8, save_every=10"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "column"),
+    [
+        ("grpo{foo=1}", "ST115", 6),
+        ("grpo{prompts=1, samples=x}", "ST115", 17),
+        ("grpo{staleness=-1}", "ST116", 6),
+        ("grpo{prompts=1, weights=newest}", "ST116", 17),
+    ],
+)
+def test_a_wrong_parameter_is_shown_where_the_user_wrote_it(text, code, column):
+    with pytest.raises(SteptraceError) as caught:
+        resolve(text)
+    error = caught.value
+    assert (error.code, error.loc, error.source) == (code, Loc("<program>", 1, column), text)
+
+
+def test_control_what_the_step_refuses_has_its_own_line():
+    with pytest.raises(SteptraceError) as caught:
+        resolve("grpo{save_every=0}")
+    assert caught.value.loc.file.endswith("programs/grpo.py")
+
+
+def test_bytes_on_standard_input_that_are_no_text():
+    stream = io.TextIOWrapper(io.BytesIO(b"steptrace \xff"), encoding="utf-8")
+    lenient = io.TextIOWrapper(io.BytesIO(b"steptrace \xff"), encoding="utf-8", errors="surrogateescape")
+    for stdin in (stream, lenient):
+        with pytest.raises(SteptraceError, match="not UTF-8") as caught:
+            resolve("-", stdin=stdin)
+        assert caught.value.code == "ST123"
+
+
+def test_a_file_whose_name_does_not_say_that_it_is_a_program(folder):
+    (folder / "job.txt").write_text(print_program(resolve("grpo")))
+    with pytest.raises(SteptraceError) as caught:
+        resolve("./job.txt")
+    assert caught.value.code == "ST122"
+    assert "ends in .st" in caught.value.help
+    with pytest.raises(SteptraceError) as caught:
+        resolve("./none.txt")
+    assert caught.value.help == ""
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():

@@ -167,8 +167,6 @@ def test_epochs_take_ahead_and_have_no_first_micro_batch():
         ("send-ahead", "the first micro-batch of `micro_batches` runs inside the loop, so there is none to ship ahead"),
         ("take-ahead,take-ahead", "`take` runs ahead already"),
         ("take-ahead,one-step-off", "`dispatch` runs ahead already"),
-        ("take-ahead{depth=0}", "`depth` is a number of steps, at least 1, not 0"),
-        ("one-step-off{staleness=0}", "`staleness` is a number of updates, at least 1, not 0"),
         ("defer-metrics,defer-metrics", "the pass splits one op by the law `start-fetch`, and the step has none"),
         ("defer-update,fuse-update", "the pass splits one op by the law `fused-update`, and the step has none"),
         ("pipeline-micro-batches,pipeline-micro-batches", "`next_mb` runs ahead already"),

@@ -131,6 +131,15 @@ def test_a_reader_that_goes_away_is_no_error():
     assert run.stdout.strip() in {"0", "141"}
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_an_output_that_is_full_is_a_coded_error():
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([SCRIPT, "ops"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr.startswith("error[ST600]: the output cannot be written: No space left")
+    assert "Traceback" not in run.stderr
+
+
 @pytest.mark.parametrize("arguments", [["help"], ["ops"], ["explain", "ST600"], ["explain"], ["programs"]])
 def test_runs_where_jax_and_numpy_cannot_be_loaded(arguments: list[str]):
     run = subprocess.run([sys.executable, "-c", WITHOUT_JAX, *arguments], capture_output=True, text=True, check=False)
