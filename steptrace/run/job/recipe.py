@@ -46,11 +46,11 @@ class Recipe:
     layers: int = 2
     heads: int = 6
     rope_theta: float = 100.0
-    warmup_steps: int = 50
+    warmup_steps: int = 44
     warmup_batch: int = 128
     warmup_learning_rate: float = 3e-3
     steps: int = 400
-    learning_rate: float = 2e-3
+    learning_rate: float = 1e-3
     ramp: int = 30
     decay: int = 0
     final_share: float = 0.1
@@ -71,7 +71,14 @@ class Recipe:
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         "spell_backward": Recipe(),
-        "chain_sum": Recipe(dataset={"max_terms": 3}),
+        "chain_sum": Recipe(
+            dataset={"max_terms": 3},
+            warmup_steps=100,
+            steps=450,
+            learning_rate=4e-4,
+            kl_coef=0.02,
+            exact_share=1.0,
+        ),
     }
 )
 """Recipes of the tasks they were tuned on."""
