@@ -28,7 +28,7 @@ def test_shapes_follow_from_the_task(setup):
     assert setup.bucket == max(len(setup.tokenizer.encode(prompt.text)) for prompt in sides)
     longest = max(len(setup.tokenizer.answer_tokens(prompt.meta["answer"])) for prompt in sides)
     assert setup.max_new_tokens == longest
-    assert setup.packer.length == 2 * (setup.bucket + longest)
+    assert setup.packer.length == setup.recipe.sequences_per_row * (setup.bucket + longest)
     assert setup.packer.rows == round(RECIPE.micro_batch_tokens / setup.packer.length)
     assert setup.model(0).max_length == setup.bucket + longest
 
