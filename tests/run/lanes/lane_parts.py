@@ -112,6 +112,41 @@ class StagingTrainer(HashTrainer):
         (directory / "applied.json").write_text(json.dumps(snapshot[1]))
 
 
+class SeenReference(HalfReference):
+    """The reference, and the micro-batches it was called for."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[int, int]] = set()
+
+    def logps(self, micro_batch: MicroBatch) -> np.ndarray:
+        made = super().logps(micro_batch)
+        self.seen.add((micro_batch.step, micro_batch.index))
+        return made
+
+
+class PatientTrainer(StagingTrainer):
+    """The last call of a step takes until the first micro-batch of the next one is packed, so that it is staged."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.until = steps
+        self.reference = SeenReference()
+
+    def fwd_bwd(self, micro_batch: MicroBatch, **how: bool) -> dict[str, bool] | None:
+        ahead = (micro_batch.step + 1, 0)
+        if micro_batch.last and ahead[0] < self.until:
+            wait_until(lambda: ahead in self.reference.seen)
+            time.sleep(0.02)  # from the reference's answer to the value being there
+        return super().fwd_bwd(micro_batch, **how)
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+    """Wait until a condition holds; a test that waits in vain fails by what it then sees."""
+    end = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 class Delays:
     """Sleeps of random length, by seed; each thread draws its own."""
 
@@ -160,6 +195,8 @@ def slowed(bound: dict[str, Any], delays: Callable[[], None]) -> dict[str, Any]:
 
 def lane_bind(trainer: HashTrainer | None = None, **other: Any) -> dict[str, Any]:
     """Parts whose steps have different numbers of micro-batches: rows of 20 tokens hold one sequence or two."""
+    if isinstance(trainer, PatientTrainer):
+        other = {"reference": trainer.reference} | other
     return parts(trainer=trainer or StagingTrainer(), packer=Packer(rows=1, length=20, pad_id=0)) | other
 
 
@@ -195,6 +232,8 @@ __all__ = [
     "HashRollout",
     "HashTrainer",
     "Made",
+    "PatientTrainer",
+    "SeenReference",
     "Slow",
     "StagingTrainer",
     "lane_bind",
@@ -202,4 +241,5 @@ __all__ = [
     "made_by",
     "no_lane_is_left",
     "slowed",
+    "wait_until",
 ]

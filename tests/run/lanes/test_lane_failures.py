@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from lane_parts import HashRollout, StagingTrainer, lane_bind, made_by, no_lane_is_left
+from lane_parts import HashRollout, PatientTrainer, StagingTrainer, lane_bind, made_by, no_lane_is_left
 
 import steptrace
 from steptrace.diag.running import StalledRunError
@@ -69,17 +69,13 @@ def failing(monkeypatch, kind: str, step: int, error: BaseException) -> None:
             monkeypatch.setattr(executor_module, name, {**verbs, kind: verb})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pipeline", "kind"), [(pipeline, kind) for pipeline in PIPELINES for kind in kinds(pipeline)])
 def test_the_first_failure_ends_the_run_with_its_own_error(monkeypatch, pipeline, kind, tmp_path):
-    class Steady(StagingTrainer):
-        def fwd_bwd(self, micro_batch, **how):
-            time.sleep(0.005)  # so that what is taken ahead is packed in time, and staged
-            return super().fwd_bwd(micro_batch, **how)
-
     error = ValueError("broken part")
     failing(monkeypatch, kind, 3, error)
     told = Told()
-    bound = lane_bind(Steady(), callbacks=told, tracker=told)
+    bound = lane_bind(PatientTrainer(6), callbacks=told, tracker=told)
     with pytest.raises(ValueError, match="broken part") as info:
         steptrace.run(PROGRAM, bound, steps=6, pipeline=pipeline, stall_s=30.0, out=tmp_path)
     assert info.value is error
@@ -96,18 +92,15 @@ def test_what_fails_ahead_lets_the_step_before_it_end(monkeypatch):
     failing(monkeypatch, "pack", 1, OSError("no memory"))
     told, rollout = Told(), HashRollout()
 
-    class Late(StagingTrainer):
-        def fwd_bwd(self, micro_batch, **how):
-            time.sleep(0.02)
-            return super().fwd_bwd(micro_batch, **how)
-
-    trainer = Late()
+    trainer = StagingTrainer()
     bound = lane_bind(trainer, rollout=rollout, callbacks=told, tracker=told)
     with pytest.raises(OSError, match="no memory"):
         steptrace.run(PROGRAM, bound, steps=6, pipeline="pipelined-boundary", stall_s=30.0)
     assert trainer.calls.count("update") == 1
     assert rollout.given == [0, 1]
-    assert (told.begun, told.logged, told.ended) == ([0], [0], [0])
+    assert (told.logged, told.ended) == ([0], [0])
+    assert told.begun[0] == 0
+    assert max(told.begun) <= 1  # step 1 may have begun, as it would have in program order
 
 
 def test_a_lane_that_hangs_is_named():

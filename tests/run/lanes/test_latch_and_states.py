@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
-from lane_parts import HashRollout, StagingTrainer, lane_bind, made_by
+from lane_parts import HashRollout, PatientTrainer, lane_bind, made_by
 
 import steptrace
 from steptrace.diag.running import StateAheadError
@@ -13,18 +11,14 @@ from steptrace.diag.running import StateAheadError
 PROGRAM = "grpo{prompts=4, samples=3, staleness=1, save_every=2}"
 
 
-class Timed(StagingTrainer):
+class Timed(PatientTrainer):
     """Tells a device wait of its own: of the stage, or of the update that is held back."""
 
     def __init__(self, wait_s: float, *, stage: bool) -> None:
-        super().__init__()
+        super().__init__(steps=5)
         self.wait_s, self.at_stage = wait_s, stage
         self.stages = 0
         self.early = 0  # of the first step, which is staged only if it is packed before the host begins
-
-    def fwd_bwd(self, micro_batch, **how):
-        time.sleep(0.02)
-        return super().fwd_bwd(micro_batch, **how)
 
     def stage_fwd_bwd(self, micro_batch):
         self.stages += 1

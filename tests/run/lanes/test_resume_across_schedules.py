@@ -62,6 +62,7 @@ def whole(name: str, folder: str, every: int = 2):
         return left(name, Path(out) / "run", pipeline="", every=every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", PIPELINES)
 @pytest.mark.parametrize("first", PIPELINES)
 @pytest.mark.parametrize("name", ["grpo", "grpo_stream"])
@@ -72,6 +73,14 @@ def test_saved_under_one_and_resumed_under_another(tmp_path, name, first, second
         assert left(name, out, pipeline=second) == whole(name, str(tmp_path))
 
 
+def test_saved_under_a_schedule_and_resumed_in_program_order_and_back(tmp_path):
+    for number, (first, second) in enumerate(((PIPELINES[1], ""), ("", PIPELINES[2]), PIPELINES[2:0:-1])):
+        out = tmp_path / f"{number}"
+        assert left("grpo", out, pipeline=first, stop=3) is None
+        assert left("grpo", out, pipeline=second) == whole("grpo", str(tmp_path))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_whatever_the_timing(tmp_path, seed):
     for stop in (1, 2, 4):
