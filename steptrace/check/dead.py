@@ -43,7 +43,10 @@ def without(program: Program, ids: tuple[str, ...]) -> Program:
     for id in ids:
         program = spliced(program, id, ())
     used = {op.kind for op in program.ops()}
-    return with_resources(replace(program, kinds=tuple(kind for kind in program.kinds if kind.name in used)))
+    made = {result.name for op in program.ops() for result in op.results}
+    kinds = tuple(kind for kind in program.kinds if kind.name in used)
+    carries = tuple(carry for carry in program.carries if carry.name in made)
+    return with_resources(replace(program, kinds=kinds, carries=carries))
 
 
 def _is_root(op: Op, kind: OpKind, effects: tuple[Effect, ...], channels: set[str], everything: bool) -> bool:

@@ -13,7 +13,8 @@ from steptrace.ir.program import Loop, Op, Program
 from steptrace.ir.verify.runs import Role
 from steptrace.motion import Schedule, move_to_lane, rotate
 from steptrace.passes.base import declined
-from steptrace.passes.roles import feeding, training_loop, used_by, with_role
+from steptrace.passes.roles import feeding, leaving, training_loop, used_by, with_role
+from steptrace.passes.room import chains_to
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class PipelineMicroBatches:
     Holds one more micro-batch; on the lane ``packer``, the step's.
 
     Declines when every such op must follow the training call before it: log-probs under the actor are a call to the
-    trainer, whose order is kept.
+    trainer, whose order is kept; what users' ops write themselves would stay when that call fails.
     """
 
     name: ClassVar[str] = "pipeline-micro-batches"
@@ -39,7 +40,9 @@ class PipelineMicroBatches:
         calls = tuple(op for op in loop.body if isinstance(op, Op) and op.id in ids)
         fed = feeding(loop.body, used_by(calls))
         held = _held(schedule.reference, loop, {op.id for op in calls})
-        group = tuple(op for op in fed if op.id not in held)
+        marks = leaving(schedule.reference, fed)
+        marked = {*marks, *chains_to(schedule.reference, marks, 0)}
+        group = tuple(op for op in fed if op.id not in held and op.id not in marked)
         if not group:
             edge = next((held[op.id] for op in fed if op.id in held), None)
             message = f"nothing that leads to `{calls[0].id}` may run before the call on the micro-batch before it"

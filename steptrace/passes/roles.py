@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from steptrace.check.laws import LAWS
 from steptrace.check.units import is_stream, units_of
-from steptrace.ir.builtin import kinds_of
+from steptrace.ir.builtin import RESOURCES, kinds_of
 from steptrace.ir.effects import effects_of
 from steptrace.ir.kind import OpKind
 from steptrace.ir.predicate import flags_of
@@ -56,6 +56,24 @@ def cells_written(program: Program, ops: Iterable[Op]) -> set[str]:
         for effect in effects_of(op, kinds[op.kind], program.contract)
         if effect.access is Access.WRITE
     } & cells
+
+
+def leaving(program: Program, ops: Iterable[Op]) -> tuple[str, ...]:
+    """The users' ops, by id, whose changes stay when their step fails: what they write is a channel or the users' own.
+
+    Such an op must not run before what may still fail in the steps before it.
+    """
+    kinds = kinds_of(program)
+    channels = {one.name for one in program.resources if one.kind is ResourceKind.CHANNEL}
+    return tuple(
+        op.id
+        for op in ops
+        if kinds[op.kind].user
+        and any(
+            effect.access is Access.WRITE and (effect.resource in channels or effect.resource not in RESOURCES)
+            for effect in effects_of(op, kinds[op.kind], program.contract)
+        )
+    )
 
 
 def training_node(program: Program) -> Node:

@@ -15,6 +15,7 @@ from steptrace.passes.roles import (
     cells_written,
     feeding,
     first_calls,
+    leaving,
     origin_of,
     pushes_and_pops,
     trained_units,
@@ -40,7 +41,8 @@ class TakeAhead:
     Declines when there is nothing to gain, because a take of the next step waits for this step's training all the
     same: with staleness 0 its groups are sampled with the weights that this step publishes; a callback without
     declared effects lets nothing past. Ops that wait by themselves (log-probs under the actor, values of a critic
-    that is still trained), and what uses them, stay in their step.
+    that is still trained), and users' ops whose writes stay when a step fails (their own resources, channels), stay in
+    their step, with what uses them.
     """
 
     name: ClassVar[str] = "take-ahead"
@@ -76,11 +78,33 @@ class TakeAhead:
             raise declined(f"`{ahead.id}` runs ahead already", loc=ahead.loc)
         sources = trained_units(schedule.reference, fed)
         held = chains_to(schedule.reference, sources, self.depth)
+        marks = leaving(schedule.reference, fed)
+        marked = {*marks, *chains_to(schedule.reference, marks, 0)}
         for op in takes:
             if op.id in held:
                 what = f"`{op.id}` gains nothing from running ahead"
                 raise no_room(schedule.reference, what, op.id, sources, [op.id for op in fed], self.depth)
-        return tuple(op for op in fed if op.id not in held and not op.shift)
+        group = tuple(op for op in fed if op.id not in held and op.id not in marked and not op.shift)
+        _check_lanes(schedule.program, group)
+        return group
+
+
+def _check_lanes(program: Program, group: tuple[Op, ...]) -> None:
+    """Refuses a group of which a lane of its own makes something that stays: only the group kept that behind the steps.
+
+    Raises:
+      PassDeclinedError: there is such an op.
+    """
+    home = {op.lane for op in with_role(program, Role.ACCUMULATE)}
+    apart = [op for op in ops_of(program.body) if op not in group and op.lane not in home]
+    early = {result.name for op in group for result in op.results}
+    lasting = leaving(program, apart)
+    for op in apart:
+        if not early.isdisjoint(used_by((op,))):
+            if op.id in lasting:
+                message = f"`{op.id}` would follow what is taken ahead, and what it writes stays when a step fails"
+                raise declined(message, loc=op.loc, help=f"give `{op.id}` the lane that trains, {', '.join(home)}")
+            early |= {result.name for result in op.results}
 
 
 def _fed(program: Program) -> tuple[Op, ...]:

@@ -18,12 +18,13 @@ or the lane's own order sees to that. Of a polling op the flag is true only when
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from math import lcm
 from typing import TypeAlias
 
-from steptrace.ir.program import Loop, Node, Op, Program
+from steptrace.ir.kind import OpKind
+from steptrace.ir.program import Carry, Loop, Node, Op, Program
 from steptrace.testing.facts import END, START, Facts, bits
 from steptrace.testing.overlap import Lanes, Order, Wait, lanes_of, linearisation, order_of, shown, waiting_of
 from steptrace.testing.runs import Run, Source
@@ -260,10 +261,14 @@ def _meaning(op: Op) -> tuple[object, ...]:
 
 
 def _bare(part: object) -> object:
-    """A part of a program without the lines it came from."""
+    """A part of a program without the lines it came from, and without what its text does not carry."""
     if isinstance(part, tuple):
-        return tuple(_bare_node(node) if isinstance(node, Op | Loop) else node for node in part)
-    return part
+        return tuple(_bare(one) for one in part)
+    if isinstance(part, OpKind):
+        return replace(part, loc=None, doc="", example="")
+    if isinstance(part, Carry):
+        return replace(part, loc=None)
+    return _bare_node(part) if isinstance(part, Op | Loop) else part
 
 
 def _bare_node(node: Node) -> object:

@@ -57,6 +57,24 @@ def test_values_of_a_critic_wait_for_its_update():
     assert remark.loc.source() == "groups = values(step.reward(step.take()))"
 
 
+def test_what_a_users_op_remembers_is_not_written_before_the_steps_before_are_through():
+    shown = step("remembering", "take-ahead")
+    assert shown[:2] == ["dispatch lane=packer shift=+1", "take lane=packer shift=+1"]
+    assert "unseen_only" in shown
+    assert "reward" in shown
+    assert "weighted" in step("remembering_micro_batches", "pipeline-micro-batches")
+    remark = missed("archiving", "take-ahead")
+    assert remark.message == "`archive` would follow what is taken ahead, and what it writes stays when a step fails"
+    assert remark.loc.source() == "archive(groups)"
+
+
+def test_a_carry_that_nobody_reads_goes_with_the_op_that_sets_it():
+    result = derived("forgetful", "dce")
+    assert [remark.kind for remark in result.remarks] == ["applied"]
+    assert result.schedule.program.carries == ()
+    assert "adapted" not in step("forgetful", "dce")
+
+
 def test_a_users_op_between_taking_and_packing_goes_ahead_with_them():
     shown = step("own_ops", "pipelined-boundary")
     ahead = [line.split()[0].rstrip(":") for line in shown if "lane=packer" in line and "shift=+1" in line]

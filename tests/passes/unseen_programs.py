@@ -156,3 +156,63 @@ def leftover_op(step):
     step.update()
     metrics = step.get_metrics()
     _end(step, metrics)
+
+
+seen_prompts = steptrace.resource("seen_prompts", doc="prompts that were trained on")
+
+
+@steptrace.op(takes=("groups",), gives="groups", reads=["seen_prompts"], writes=["seen_prompts"])
+def unseen_only(groups):
+    return groups
+
+
+@steptrace.op(takes=("micro_batch",), gives="micro_batch<weighted>", reads=["seen_prompts"], writes=["seen_prompts"])
+def weighted(mb):
+    return mb
+
+
+@steptrace.program(staleness=1)
+def remembering(step):
+    step.dispatch(prompts=4, samples=2)
+    groups = unseen_only(step.take())
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(groups)))):
+        step.fwd_bwd(step.ref_logps(mb))
+    step.update()
+    _end(step, step.get_metrics())
+
+
+@steptrace.program(staleness=1)
+def remembering_micro_batches(step):
+    step.dispatch(prompts=4, samples=2)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
+        step.fwd_bwd(weighted(step.ref_logps(mb)))
+    step.update()
+    _end(step, step.get_metrics())
+
+
+@steptrace.program(staleness=1)
+def forgetful(step):
+    carried = step.carry("coefficient", init=0.5)
+    step.dispatch(prompts=4, samples=2)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
+        step.fwd_bwd(mb)
+    step.update()
+    metrics = step.get_metrics()
+    carried.set(adapted(metrics))
+    _end(step, metrics)
+
+
+@steptrace.op(takes=("groups",), reads=["host[k]"], writes=["seen_prompts"], lane="archive")
+def archive(groups):
+    return None
+
+
+@steptrace.program(staleness=1)
+def archiving(step):
+    step.dispatch(prompts=4, samples=2)
+    groups = step.take()
+    archive(groups)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(groups)))):
+        step.fwd_bwd(mb)
+    step.update()
+    _end(step, step.get_metrics())

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from steptrace.diag import SteptraceError
+from steptrace.diag import Loc, SteptraceError
 from steptrace.ir import (
     Every,
     Flag,
@@ -204,6 +204,15 @@ def test_an_op_that_is_dropped_doubled_or_behind_is_different():
     behind = scheduled(PAIR, "a b c")
     behind = replace(behind, body=(behind.body[0], behind.body[1], replace(behind.body[2], shift=-1)))
     assert judge(source_of(PAIR), behind, ()).reason.endswith("never runs")
+
+
+def test_where_the_row_of_an_op_was_written_is_no_difference():
+    plain = program(op("a reads s writes s"), op("b reads s writes t"))
+    (first, *rest) = plain.kinds
+    moved = replace(plain, kinds=(replace(first, loc=Loc("elsewhere.py", 3), doc="Another page."), *rest))
+    assert judge(source_of(plain), moved, ()) == EQUAL
+    other = replace(plain, kinds=(replace(first, may_fail=not first.may_fail), *rest))
+    assert not judge(source_of(plain), other, ()).equal
 
 
 def test_an_operand_of_another_step_is_different():
