@@ -108,7 +108,8 @@ def check_optimizer(optimizer: Any, params: Any) -> Any:
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise OptimizerError(f"the optimizer cannot be driven by gradients alone: {reason}") from error
-    if jax.tree.structure(after) != jax.tree.structure(state):
+    structures: set[Any] = {jax.tree.structure(state), jax.tree.structure(after)}
+    if len(structures) > 1:
         raise OptimizerError("the optimizer's state changes its structure with an update")
     return state
 
