@@ -70,7 +70,7 @@ def closing(session: Session) -> Iterator[None]:
 
     So the same parts can run again. An error of the run comes before one of its end.
     """
-    endings = [session.board.clear, *(tracker.close for tracker in session.parts.trackers)]
+    endings = [session.drop_saves, session.board.clear, *(tracker.close for tracker in session.parts.trackers)]
     try:
         yield
     except BaseException:

@@ -129,6 +129,7 @@ class _Running:
         plan = run.plan
         self._executor, self._run, self._first, self._ended = executor, run, first, ended
         self._horizon = Horizon(run, first, limit)
+        run.behind = self._horizon.behind
         self._progress = executor.progress(plan, first)
         self._next = first
         self._lanes = [lane for lane in plan.lanes if lane.nodes]

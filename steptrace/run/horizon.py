@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 
 from steptrace.ir import Always, And, Every, Has, Not, Op, Or, Predicate, flags_of
+from steptrace.run.data.cursor import DataCursor
 from steptrace.run.session import Session, whole
+
+_KEPT = 256
 
 
 class Horizon:
@@ -26,6 +29,7 @@ class Horizon:
         self._known = first
         self._position = run.cursor.position
         self._ended = False
+        self._behind: dict[int, int] = {}
         self._looking = threading.Lock()
         self._pure = not any(flags_of(op.when) for op in run.dispatches)
 
@@ -42,10 +46,17 @@ class Horizon:
                 drawn = self._drawn(self._known)
                 if self._run.has_prompts(drawn, self._position):
                     self._position = self._run.position_after(self._position, drawn)
+                    self._behind[self._known] = self._position
+                    self._behind.pop(self._known - _KEPT, None)
                     self._known += 1
                 else:
                     self._ended = True
             return step < self._known
+
+    def behind(self, step: int) -> DataCursor | None:
+        """The data cursor behind a step, one of the last few; None where only the run itself knows it."""
+        position = self._behind.get(step)
+        return None if position is None else DataCursor(position)
 
     def _drawn(self, step: int) -> int:
         return sum(whole(op, "prompts") for op in self._run.dispatches if self._runs(op, step))

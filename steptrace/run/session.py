@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,11 +112,16 @@ class Session:
         self.updated = False
         self.copied: dict[int, tuple[Any, int]] = {}
         self.saves: dict[int, Iterator[None]] = {}
+        self.behind: Callable[[int], DataCursor | None] = lambda step: None
         self._adding = threading.Lock()
 
     def way(self, op: Op) -> str:
         """How an op is carried out: the choice that was made for it."""
         return self._ways[op.id]
+
+    def drop_saves(self) -> None:
+        """Give up the checkpoints whose second half is not written: they never become one."""
+        self.saves.clear()
 
     def stop_staging(self, step: int, why: str) -> None:
         """Stage nothing in the rest of the run."""
@@ -168,7 +173,7 @@ class Session:
         if memory is not None:
             return memory
         with self._adding:
-            return self.memory.setdefault(step, StepMemory(self.cursor))
+            return self.memory.setdefault(step, StepMemory(self.behind(step) or self.cursor))
 
     def note_trained(self, ids: tuple[GroupId, ...]) -> None:
         """Add groups to the digest of trained groups, in order."""

@@ -105,6 +105,34 @@ def test_what_a_checkpoint_holds_is_what_the_program_would_have_saved(tmp_path, 
     assert facts(tmp_path / "made", pipeline, trainer()) == wanted
 
 
+@steptrace.program(staleness=1, saves="may_fail_late")
+def every_other(step):
+    """Draws three prompts in every second step, and one in the others."""
+    with step.every(2):
+        step.dispatch(prompts=3, samples=2)
+    with step.when(~step.every(2)):
+        step.dispatch(prompts=1, samples=2)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
+        step.fwd_bwd(mb)
+    step.update()
+    metrics = step.get_metrics()
+    step.save_checkpoint()
+    step.sync_weights()
+    step.commit()
+    step.log(metrics)
+    step.on_step_end(reads=["metrics"])
+
+
+@pytest.mark.parametrize("pipeline", ["pipelined-boundary", "async-everything"])
+def test_steps_that_draw_different_numbers_of_prompts(tmp_path, pipeline):
+    wanted = made_by(every_other, lane_bind(), steps=6)
+    assert made_by(every_other, lane_bind(), steps=6, pipeline=pipeline) == wanted
+    with pytest.raises(Stop):
+        made_by(every_other, lane_bind(callbacks=StopsIn(2)), steps=6, pipeline=pipeline, out=tmp_path)
+    resumed = made_by(every_other, lane_bind(), steps=6, pipeline=pipeline, out=tmp_path, resume=True)
+    assert (resumed.params, resumed.calls, resumed.groups) == (wanted.params, wanted.calls, wanted.groups)
+
+
 def test_metrics_that_are_fetched_later_are_in_the_checkpoint(tmp_path):
     made_by(PROGRAM.format(name="grpo", every=2), lane_bind(), steps=4, pipeline="pipelined-boundary", out=tmp_path)
     saved = next(place for place in checkpoints(tmp_path) if not place.name.endswith("-end"))
