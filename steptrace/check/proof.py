@@ -5,7 +5,7 @@ from __future__ import annotations
 from steptrace.check.edges import edges_of
 from steptrace.check.places import lanes_of
 from steptrace.check.schedule import check_schedule
-from steptrace.check.validation import Budget, Report, validate
+from steptrace.check.validation import Budget, Report, check_source, validate
 from steptrace.check.waits import waits_of
 from steptrace.ir.program import Program
 
@@ -25,9 +25,10 @@ def prove_equal(program: Program, source: Program, *, budget: Budget | None = No
       The report, without a counterexample.
 
     Raises:
-      SteptraceError: an op is missing or is not the source's, an edge is broken, the lanes would lock up, a capacity is
-        exceeded; or a run was found in which the two differ.
+      SteptraceError: the source is itself a schedule; an op is missing or is not the source's, an edge is broken, the
+        lanes would lock up, a capacity is exceeded; or a run was found in which the two differ.
     """
+    check_source(source)
     reference = check_schedule(program, source)
     report = validate(program, source, budget=budget, proved=_proved(program, reference))
     if report.counterexample is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TypeAlias
 
 from steptrace.check.laws import LAWS, apply_law, law_of_part
@@ -22,7 +22,7 @@ from steptrace.diag.schedule import (
     ForeignOpError,
     MissingOpError,
 )
-from steptrace.ir.program import Loop, Node, Op, Program, ops_of, walk
+from steptrace.ir.program import Contract, Loop, Node, Op, Program, ops_of, walk
 
 _Key: TypeAlias = tuple[str, str, int | None, str]
 """What pairs ops: source op, part, peeled micro-batch, innermost loop."""
@@ -57,16 +57,20 @@ def reference_of(program: Program, source: Program) -> Program:
     return replace(_matched(rewritten, program), resources=program.resources)
 
 
+_DECLARED = {"contract": "contract", "carries": "carries", "params": "parameters", "kinds": "users' ops"}
+"""What a program declares beside its ops, in words."""
+
+
 def _check_declarations(program: Program, source: Program) -> None:
-    for what in ("contract", "carries", "params", "kinds"):
-        mine, theirs = getattr(program, what), getattr(source, what)
-        if what == "carries":
-            mine, theirs = ({(carry.name, carry.init) for carry in carries} for carries in (mine, theirs))
-        elif what == "kinds":
-            mine, theirs = ({replace(kind, loc=None) for kind in kinds} for kinds in (mine, theirs))
+    for what, words in _DECLARED.items():
+        mine, theirs = (_declared(one, what) for one in (program, source))
         if mine != theirs:
-            message = f"the {what} of `{program.name}` differ from those of its source"
-            raise DeclarationChangedError(message, loc=program.loc, help=_difference(mine, theirs))
+            changed = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
+            message = f"{', '.join(changed)} of the {words} of `{program.name}` is not what it is in the source"
+            shown = "; ".join(
+                f"{name} is {mine.get(name, 'missing')}, was {theirs.get(name, 'missing')}" for name in changed
+            )
+            raise DeclarationChangedError(message, loc=program.loc, help=shown if len(shown) < 200 else "")
     declared = program.resource_table()
     for resource in source.resources:
         if resource.name in declared and declared[resource.name].kind is not resource.kind:
@@ -74,9 +78,15 @@ def _check_declarations(program: Program, source: Program) -> None:
             raise DeclarationChangedError(message, loc=program.loc)
 
 
-def _difference(mine: object, theirs: object) -> str:
-    shown = f"the schedule has {mine}, the source {theirs}"
-    return shown if len(shown) < 200 else ""
+def _declared(program: Program, what: str) -> dict[str, object]:
+    """Declarations of one sort, by name."""
+    if what == "contract":
+        return {clause.name: getattr(program.contract, clause.name) for clause in fields(Contract)}
+    if what == "params":
+        return dict(program.params)
+    if what == "carries":
+        return {carry.name: carry.init for carry in program.carries}
+    return {kind.name: replace(kind, loc=None) for kind in program.kinds}
 
 
 def _peeled(source: Program, program: Program) -> Program:

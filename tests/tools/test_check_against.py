@@ -79,12 +79,31 @@ def test_what_only_a_failure_shows_is_told_with_the_run(derived, capsys):
 
 def test_another_contract_is_another_program(derived, capsys):
     assert main(["check", derived(), "--against", "grpo"]) == 1
-    assert capsys.readouterr().err.startswith("error[ST209]: ")
+    err = capsys.readouterr().err
+    assert err.startswith("error[ST209]: staleness of the contract of `grpo` is not what it is in the source\n")
+    assert "help: staleness is 1, was 0" in err
+
+
+def test_other_parameters_are_another_program(derived, capsys):
+    assert main(["check", derived(), "--against", "grpo{staleness=1, prompts=16, save_every=5}"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error[ST209]: prompts, save_every of the parameters of `grpo` is not what")
+    assert "help: prompts is 32, was 16; save_every is 10, was 5" in err
 
 
 def test_a_schedule_is_no_source(derived, capsys):
-    assert main(["check", SOURCE, "--against", derived("take-ahead")]) == 1
-    assert capsys.readouterr().err.startswith("error[ST2")
+    file = derived("take-ahead")
+    for program in (SOURCE, file):
+        assert main(["check", program, "--against", file]) == 1
+        assert capsys.readouterr().err.startswith("error[ST250]: ")
+
+
+def test_a_users_op_with_a_page_is_the_same_op_in_the_text(tmp_path, monkeypatch, capsys):
+    (tmp_path / "documented_job.py").write_text(DOCUMENTED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["opt", "documented_job:mine", "-p", "take-ahead", "-o", "mine.st"]) == 0
+    assert main(["check", "mine.st", "--against", "documented_job:mine"]) == 0, capsys.readouterr().err
 
 
 def test_either_may_come_from_standard_input_but_not_both(derived, capsys, monkeypatch):
@@ -100,3 +119,26 @@ def test_without_a_source_every_problem_of_a_text_is_shown(derived, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert [line[:12] for line in err.splitlines() if line.startswith("error")] == ["error[ST148]", "error[ST144]"]
+
+
+DOCUMENTED = '''
+import steptrace
+
+@steptrace.op(takes=("groups",), gives="groups<penalised>", reads=["host[k]"], writes=[])
+def penalty(groups, *, weight: float = 0.5):
+    """Takes something off the reward of a long completion.
+
+    A page with several lines, "quotes" and a # sign.
+    """
+    return groups
+
+@steptrace.program(staleness=1)
+def mine(step):
+    step.dispatch(prompts=2, samples=2)
+    groups = penalty(step.take())
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(groups)))):
+        step.fwd_bwd(mb)
+    step.update()
+    step.sync_weights()
+    step.commit()
+'''

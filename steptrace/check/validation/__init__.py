@@ -4,7 +4,7 @@ from steptrace.check.validation.finding import Finding, Spot
 from steptrace.check.validation.instances import Setting, run_order
 from steptrace.check.validation.report import LAYERS, Layer, Report, prove, validate
 from steptrace.check.validation.runs import Run, Stuck, line_of, run_of
-from steptrace.check.validation.sides import Pair, pair_of
+from steptrace.check.validation.sides import Pair, check_source, pair_of
 from steptrace.check.validation.windows import Budget, Window, window_of
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Stuck",
     "Window",
     "line_of",
+    "check_source",
     "pair_of",
     "prove",
     "run_of",

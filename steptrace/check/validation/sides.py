@@ -161,6 +161,21 @@ class Pair:
         return site if side is self.source else self.origins[site.number]
 
 
+def check_source(source: Program) -> None:
+    """Refuses a program to compare with that is a schedule of another one.
+
+    Raises:
+      NotASourceError: it has ops that were moved, peeled or split.
+    """
+    for op in source.ops():
+        if op.origin != Origin(op.id) or op.micro is not None or op.shift or part_of(op) != WHOLE:
+            raise NotASourceError(
+                f"`{op.id}` of the program to compare with was itself moved or split",
+                loc=op.loc,
+                help="compare with the program that both came from",
+            )
+
+
 def pair_of(program: Program, source: Program) -> Pair:
     """Lays a schedule beside its source.
 
@@ -173,13 +188,7 @@ def pair_of(program: Program, source: Program) -> Pair:
         if mine != its:
             message = f"the contract says {clause.name}={mine}, that of the source {clause.name}={its}"
             raise OtherContractError(message, loc=source.loc, help="compare with the source under the same contract")
-    for op in source.ops():
-        if op.origin != Origin(op.id) or op.micro is not None or op.shift or part_of(op) != WHOLE:
-            raise NotASourceError(
-                f"`{op.id}` of the program to compare with was itself moved or split",
-                loc=op.loc,
-                help="compare with the program that both came from",
-            )
+    check_source(source)
     leaves = _leaves(program, source)
     schedule, plain = side_of(program, leaves), side_of(source, leaves)
     origins = tuple(plain.by_id.get(site.origin.op) for site in schedule.sites)
