@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
+from statistics import median
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -18,12 +20,12 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
 _SHOWN = (("reward", "reward {:.3f}"), ("kl", "KL {:.4f}"), ("entropy", "entropy {:.3f}"))
 _LINES = 10
 _PHASES = 6
+_RECENT = 21
 
 
 class Show:
@@ -38,7 +40,7 @@ class Show:
 
     def __init__(self, *, quiet: bool) -> None:
         self.console = Console(stderr=quiet, highlight=False)
-        self._quiet = quiet
+        self.quiet = quiet
         self._silent = quiet and not sys.stderr.isatty()
         self._live_wanted = self.console.is_terminal
         self._bar = Progress(
@@ -53,7 +55,7 @@ class Show:
         self._task: TaskID | None = None
         self._last = time.perf_counter()
         self._figures = self._times = ""
-        self._seconds: dict[str, float] = {}
+        self._seconds: dict[str, deque[float]] = {}
 
     def __enter__(self) -> Show:
         if self._live_wanted and not self._silent:
@@ -66,12 +68,7 @@ class Show:
     def say(self, line: str) -> None:
         """One line of text."""
         if line and not self._silent:
-            self.console.print(line)
-
-    def table(self, table: Table) -> None:
-        """A table, unless standard output belongs to someone else."""
-        if not self._quiet:
-            self.console.print(table)
+            self.console.print(line, soft_wrap=True)
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """A new stage of ``total`` updates, of which ``done`` were made before."""
@@ -97,10 +94,11 @@ class Show:
         self._advance(step + 1, "")
 
     def phases(self, step: int, seconds: Mapping[str, float]) -> None:
-        """Times of the ops of one step, by kind, in seconds; shown as running means."""
+        """Times of the ops of one step, by kind, in seconds; shown as medians of the last steps."""
         for kind, value in seconds.items():
-            self._seconds[kind] = 0.9 * self._seconds.get(kind, value) + 0.1 * value
-        longest = sorted(self._seconds.items(), key=lambda item: -item[1])[:_PHASES]
+            self._seconds.setdefault(kind, deque(maxlen=_RECENT)).append(value)
+        recent = ((kind, median(values)) for kind, values in self._seconds.items())
+        longest = sorted(recent, key=lambda item: -item[1])[:_PHASES]
         self._times = "  ".join(f"{kind} {value * 1e3:.1f}" for kind, value in longest) + " ms"
 
     def close(self) -> None:

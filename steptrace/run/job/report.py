@@ -19,8 +19,11 @@ def summarise(summary: Mapping[str, Any], records: Records, out: Path, show: Sho
     """Draw the curves, keep the summary as ``summary.json``, and show both; returns the summary with their place."""
     whole = {**summary, "curves": str(draw_curves(records, _title(summary), out))}
     (out / "summary.json").write_text(json.dumps(whole, indent=1) + "\n")
-    show.table(_figures(whole))
-    show.table(_phases(whole))
+    if not show.quiet:
+        show.say(_title(summary))
+        show.console.print(_figures(whole))
+        show.say(_times(whole))
+        show.console.print(_phases(whole))
     show.say(f"metrics: {out / 'metrics.jsonl'}   curves: {whole['curves']}   checkpoints: {out / 'checkpoints'}")
     return whole
 
@@ -34,7 +37,7 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 
 def _figures(summary: Mapping[str, Any]) -> Table:
-    table = Table("", "before", "after", "gain", title=_title(summary), title_justify="left", title_style="bold")
+    table = Table("", "before", "after", "gain")
     for name, first, last in (
         ("held-out accuracy, greedy", summary["accuracy_before"], summary["accuracy_after"]),
         ("reward, mean of 10 steps", summary["reward_first"], summary["reward_last"]),
@@ -44,11 +47,14 @@ def _figures(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def _times(summary: Mapping[str, Any]) -> str:
+    what = "each op waited for" if summary["timed"] else "what the calls took on the host (--timed waits for the work)"
+    return f"{summary['seconds']:.0f} s in all; by phase, {what}:"
+
+
 def _phases(summary: Mapping[str, Any]) -> Table:
     total = sum(summary["phase_seconds"].values()) or 1.0
-    table = Table(
-        "phase", "ms a step", "s in all", "share", title=f"{summary['seconds']:.0f} s in all", title_justify="left"
-    )
+    table = Table("phase", "ms a step", "s in all", "share")
     for kind, seconds in sorted(summary["phase_seconds"].items(), key=lambda item: -item[1]):
         if seconds >= _SECONDS:
             median = summary["phase_ms"].get(kind, 0.0)
