@@ -93,10 +93,15 @@ def test_control_records_without_a_bound_grow(few_records, monkeypatch):
 
 
 def test_no_group_or_micro_batch_outlives_the_run():
+    def held() -> dict[int, str]:
+        kinds = Group | MicroBatch | Completion
+        return {id(thing): type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, kinds)}
+
+    gc.collect()
+    before = held()  # those of other tests' parameters
     result = steptrace.run(grpo.trace(prompts=3, samples=2), parts(), steps=5)
     gc.collect()
-    alive = [type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, Group | MicroBatch | Completion)]
-    assert alive == []
+    assert [name for thing, name in held().items() if thing not in before] == []
     assert len(result.records) == 5
 
 

@@ -131,11 +131,12 @@ class PatientTrainer(StagingTrainer):
         super().__init__()
         self.until = steps
         self.reference = SeenReference()
+        self.patience_s = 20.0
 
     def fwd_bwd(self, micro_batch: MicroBatch, **how: bool) -> dict[str, bool] | None:
         ahead = (micro_batch.step + 1, 0)
         if micro_batch.last and ahead[0] < self.until:
-            wait_until(lambda: ahead in self.reference.seen)
+            wait_until(lambda: ahead in self.reference.seen, self.patience_s)
             time.sleep(0.02)  # from the reference's answer to the value being there
         return super().fwd_bwd(micro_batch, **how)
 

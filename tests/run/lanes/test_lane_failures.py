@@ -75,7 +75,9 @@ def test_the_first_failure_ends_the_run_with_its_own_error(monkeypatch, pipeline
     error = ValueError("broken part")
     failing(monkeypatch, kind, 3, error)
     told = Told()
-    bound = lane_bind(PatientTrainer(6), callbacks=told, tracker=told)
+    trainer = PatientTrainer(6)
+    trainer.patience_s = 0.5
+    bound = lane_bind(trainer, callbacks=told, tracker=told)
     with pytest.raises(ValueError, match="broken part") as info:
         steptrace.run(PROGRAM, bound, steps=6, pipeline=pipeline, stall_s=30.0, out=tmp_path)
     assert info.value is error
