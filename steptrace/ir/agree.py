@@ -65,8 +65,8 @@ def misfits(op: Op, kinds: Mapping[str, OpKind], types: Mapping[str, Type]) -> I
         return
     yield from _attr_misfits(op, kind)
     yield from _signature_misfits(op, kind, types)
-    lanes = dict.fromkeys((*LANES, *(row.lane for row in kinds.values())))
-    if op.lane not in lanes:
+    if op.lane not in LANES and all(op.lane != row.lane for row in kinds.values()):
+        lanes = dict.fromkeys((*LANES, *(row.lane for row in kinds.values())))
         yield Misfit(UnknownLaneError, "lane", f"`{op.lane}` is no lane", f"the lanes are {', '.join(lanes)}")
 
 
