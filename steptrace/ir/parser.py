@@ -128,8 +128,10 @@ class _Parser:
         reader.end_of_line("{", "@")
         contract = self.contract()
         kinds: list[Any] = []
+        names: set[str] = set()
         while reader.at("op"):
-            kinds.append(self.row(reader.next().line, [kind.name for kind in kinds]))
+            kinds.append(self.row(reader.next().line, names))
+            names.add(kinds[-1].name)
         carries: list[Carry] = []
         while reader.accept("carry"):
             carries.append(self.carry())
@@ -192,7 +194,7 @@ class _Parser:
             )
         return reader.integer("a number of updates, 0 or more")
 
-    def row(self, line: int, names: list[str]) -> Any:
+    def row(self, line: int, names: set[str]) -> Any:
         reader = self.reader
         loc = reader.loc()
         kind = read_row(reader)
