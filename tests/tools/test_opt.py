@@ -56,6 +56,24 @@ def test_remarks_say_what_was_done_and_what_was_left_with_the_lines_and_the_way_
     assert lines[4].startswith("applied defer-metrics: split `get_metrics` into `start_metrics`, `fetch_metrics`")
 
 
+def test_a_pass_that_declines_is_noted_in_one_line_and_the_rest_goes_on(capsys):
+    out, err = opt(capsys, "grpo", "-p", "take-ahead,defer-metrics,dce")
+    lines = err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("note: take-ahead declined: `take` gains nothing from running ahead: ")
+    assert lines[1] == (
+        "note: dce declined: every op of the step is seen by another one, or from outside; --remarks shows more"
+    )
+    assert all(line.endswith("; --remarks shows more") for line in lines)
+    assert out == opt(capsys, "grpo", "-p", "defer-metrics")[0]
+
+
+def test_remarks_take_the_place_of_the_note(capsys):
+    _, err = opt(capsys, "grpo", "-p", "take-ahead", "--remarks")
+    assert "note:" not in err
+    assert err.startswith("missed[ST283] take-ahead: ")
+
+
 def test_the_schedule_after_one_pass_or_each(capsys):
     pipeline = ("grpo{staleness=1}", "-p", "take-ahead,defer-metrics")
     _, one = opt(capsys, *pipeline, "--print-after=take-ahead")

@@ -90,9 +90,11 @@ def _show(result: PipelineResult, values: flags.FlagValues) -> None:
     for text, program in result.dumps:
         if wanted in ("all", _name(text)):
             print(f"# after {text}\n{program}", end="", file=sys.stderr)
-    if values.remarks:
-        for remark in result.remarks:
+    for remark in result.remarks:
+        if values.remarks:
             print(remark, file=sys.stderr)
+        elif remark.kind == "missed":
+            print(f"note: {remark.pass_name} declined: {remark.message}; --remarks shows more", file=sys.stderr)
     if values.time:
         for name, seconds in result.seconds:
             print(f"{seconds * 1e3:8.2f} ms  {name}", file=sys.stderr)
@@ -125,8 +127,9 @@ COMMAND = Command(
     summary="Another schedule of a program, derived by passes; the order of each is checked.",
     details="""\
 The schedule goes to standard output or to the file of -o; remarks, times and what --print-after shows go to standard
-error. A pass that finds no room leaves the schedule as it is, with a remark. If a pass crashes, a file is written with
-which the crash can be seen again.""",
+error. A pass that finds no room leaves the schedule as it is; a note on standard error says so, and --remarks shows the
+edge in its way and the way out. The exit code is 0 all the same. If a pass crashes, a file is written with which the
+crash can be seen again.""",
     examples=(
         ("opt 'grpo{staleness=1}' -p pipelined-boundary -o pipelined.st", "a named pipeline"),
         ("opt grpo -p take-ahead{depth=1},defer-metrics --remarks", "passes with options, and what became of them"),
