@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from steptrace.check.rewrite import find, fresh, mapped, spliced, with_resources
-from steptrace.check.units import is_stream, units_of
+from steptrace.check.units import conflict, is_stream, units_of
 from steptrace.diag.schedule import LawError, UnknownLawError
 from steptrace.ir.builtin import BUILTIN, kinds_of
 from steptrace.ir.effects import effects_of
 from steptrace.ir.predicate import ALWAYS, Flag, Not, conjunction
 from steptrace.ir.program import Loop, Op, Origin, Program, Result, Use, ops_of
-from steptrace.ir.resource import Access, Effect, overlaps
+from steptrace.ir.resource import Access
 from steptrace.ir.types import Type
 
 
@@ -187,17 +187,6 @@ def _check_nothing_between(program: Program, loop: Loop, op: Op) -> None:
         if call.index < unit.index < units[op.id].index and conflict(unit.effects, mine):
             why = f"`{unit.id}` stands between the last training call and it, and the two touch the same state"
             raise _refuse(op, "fused-update", why, f"move `{unit.id}` out of the way")
-
-
-def conflict(one: tuple[Effect, ...], other: tuple[Effect, ...]) -> bool:
-    """Whether two ops of one step touch the same cell of a resource, and one of them writes it."""
-    return any(
-        overlaps(a.resource, b.resource)
-        and Access.WRITE in (a.access, b.access)
-        and (a.index is None or b.index is None or a.index.step == b.index.step)
-        for a in one
-        for b in other
-    )
 
 
 _CALLS = ("fwd_bwd", "fwd_bwd_staged")

@@ -14,7 +14,7 @@ from steptrace.ir.builtin import kinds_of
 from steptrace.ir.effects import effects_of
 from steptrace.ir.predicate import flags_of
 from steptrace.ir.program import Loop, Node, Op, Program, Use, ops_of
-from steptrace.ir.resource import Effect
+from steptrace.ir.resource import Access, Effect, overlaps
 from steptrace.ir.verify.conditions import exclusive
 
 
@@ -115,6 +115,17 @@ class Units:
 def is_stream(node: Node) -> bool:
     """Whether a node is a loop over micro-batches, whose ops have instances of their own."""
     return isinstance(node, Loop) and node.kind == "micro_batches"
+
+
+def conflict(one: tuple[Effect, ...], other: tuple[Effect, ...]) -> bool:
+    """Whether two ops of one step touch the same cell of a resource, and one of them writes it."""
+    return any(
+        overlaps(a.resource, b.resource)
+        and Access.WRITE in (a.access, b.access)
+        and (a.index is None or b.index is None or a.index.step == b.index.step)
+        for a in one
+        for b in other
+    )
 
 
 @lru_cache(maxsize=64)
