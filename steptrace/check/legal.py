@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias
 from steptrace.check.edge import Edge
 from steptrace.check.edges import edges_of
 from steptrace.check.places import Place, broken, keeps, places_of
+from steptrace.check.units import units_of
+from steptrace.check.values import poll_edges
 from steptrace.ir.builtin import kinds_of
 from steptrace.ir.program import Program
 
@@ -90,7 +92,7 @@ def legal_places(
     low: _Bound | None = None
     high: _Bound | None = None
     possible = True
-    for edge in edges_of(reference):
+    for edge in _on_one_lane(reference):
         if op_id not in (edge.before, edge.after) or edge.before == edge.after:
             continue
         other = places[edge.after if edge.before == op_id else edge.before]
@@ -113,6 +115,11 @@ def legal_places(
         possible and (low is None or high is None or low[0] < high[0]),
         "step" if here.loop is None else "micro-batch",
     )
+
+
+def _on_one_lane(reference: Program) -> tuple[Edge, ...]:
+    """What the order of a lane must keep: the edges, and that an op looks for a value only once it may be there."""
+    return (*edges_of(reference), *poll_edges(units_of(reference)))
 
 
 _Bound: TypeAlias = tuple[tuple[int, int], Place, Edge]
@@ -152,7 +159,7 @@ def allowing_staleness(program: Program, reference: Program, edge: Edge) -> int 
         staleness = reference.contract.staleness + more
         looser = replace(reference, contract=replace(reference.contract, staleness=staleness))
         pair = {edge.before, edge.after}
-        near = tuple(other for other in edges_of(looser) if {other.before, other.after} == pair)
+        near = tuple(other for other in _on_one_lane(looser) if {other.before, other.after} == pair)
         if not any(broken(program, near)):
             return staleness
     return None

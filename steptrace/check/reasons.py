@@ -97,6 +97,8 @@ def reason_of(edge: Edge, step: int = 0) -> str:
         return f"{b} uses the rollout weights that {a} publishes" + (f" ({edge.note})" if edge.note else "")
     if name in _OBSERVERS and edge.kind in (EdgeKind.CHANNEL, EdgeKind.WAW, EdgeKind.RAW):
         return f"{_OBSERVERS[name]} {a} before {b}"
+    if edge.kind is EdgeKind.WAR and name == "rollout.weights":
+        return f"{b} overwrites {thing}, which {a} still reads; should {a} fail, no new ones are published"
     done = ", once it has finished" if edge.from_event == "done" else ""
     return {
         EdgeKind.VALUE: f"{b} uses `{edge.what}`, which {a} makes",
@@ -105,7 +107,7 @@ def reason_of(edge: Edge, step: int = 0) -> str:
         EdgeKind.WAW: f"{a} and {b} both write {thing}, in this order",
         EdgeKind.CHANNEL: f"{thing} shows {a} before {b}",
         EdgeKind.FIFO: f"{b} comes after {a} at {thing}: what is put on first is taken first",
-        EdgeKind.CAPACITY: f"{b} needs a free place in `{name}`, which has room for {edge.note}: {a} frees it",
+        EdgeKind.CAPACITY: f"{b} needs room in `{name}`, which holds {edge.note} at a time: {a} makes it",
         EdgeKind.EXISTS: f"{b} runs only if {a} found that the step exists",
         EdgeKind.BARRIER: _barrier(edge, a, b),
     }[edge.kind]

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TypeAlias
 
+from steptrace.check.edge import Edge, EdgeKind
+from steptrace.check.edges import edges_of
 from steptrace.check.laws import LAWS, apply_law, law_of_part
 from steptrace.check.peel import peel_first
 from steptrace.check.rewrite import mapped, renamed_op, renamed_use
 from steptrace.diag.base import Note
+from steptrace.diag.loc import Loc
 from steptrace.diag.schedule import (
     ChangedOpError,
     DeclarationChangedError,
@@ -136,11 +139,11 @@ def _matched(reference: Program, program: Program) -> Program:
     wanted, given = _keys(reference), _keys(program)
     for key, ops in wanted.items():
         if len(given.get(key, ())) < len(ops):
-            raise _missing(ops[-1], program)
+            raise _missing(ops[-1], program, reference)
         if len(given[key]) > len(ops):
             one, other = given[key][:2]
-            message = f"`{other.id}` runs `{key[0]}` a second time"
-            raise DoubledOpError(message, loc=other.loc, notes=(Note(f"`{one.id}` runs it", one.loc),))
+            message = f"`{other.id}` runs `{key[0]}` of the source a second time"
+            raise DoubledOpError(message, loc=other.loc, notes=(Note(f"`{one.id}` runs it already", one.loc),))
     for key, ops in given.items():
         if key not in wanted:
             raise _foreign(ops[0], reference)
@@ -163,13 +166,30 @@ def _renamed_loops(node: Node, values: dict[str, str]) -> Node:
     return replace(node, over=over, body=tuple(_renamed_loops(inner, values) for inner in node.body))
 
 
-def _missing(op: Op, program: Program) -> MissingOpError:
+def _missing(op: Op, program: Program, reference: Program) -> MissingOpError:
     assert op.origin is not None, "every op has an origin"
     part = f", part `{op.origin.part}` of `{op.origin.op}`," if op.origin.part else ""
     message = f"`{op.id}`{part} does not run in the schedule"
     elsewhere = [other for other in program.ops() if other.origin == op.origin and other.micro == op.micro]
     help = f"`{elsewhere[0].id}` stands in another loop, or in none" if elsewhere else ""
-    return MissingOpError(message, loc=op.loc or program.loc, help=help)
+    notes = [Note(edge.reason, _loc(reference, edge.after)) for edge in _needing(op, reference)]
+    if op.origin.part in _ARMS:
+        notes.insert(0, Note(_ARMS[op.origin.part]))
+    return MissingOpError(message, loc=op.loc or program.loc, notes=tuple(notes), help=help)
+
+
+def _needing(op: Op, reference: Program) -> list[Edge]:
+    """The edge that tells best what needs an op, if one does: by a value, by the parameters, or else by other state."""
+    needs = [
+        edge
+        for edge in edges_of(reference)
+        if edge.before == op.id != edge.after and edge.kind in (EdgeKind.VALUE, EdgeKind.RAW)
+    ]
+    return sorted(needs, key=lambda edge: (edge.kind is not EdgeKind.VALUE, edge.what != "params", edge.distance))[:1]
+
+
+def _loc(reference: Program, id: str) -> Loc | None:
+    return next((op.loc for op in reference.ops() if op.id == id), None)
 
 
 def _foreign(op: Op, reference: Program) -> ForeignOpError:
@@ -190,8 +210,25 @@ def _check_same(mine: Op, theirs: Op) -> None:
     ):
         here, there = getattr(theirs, what), getattr(mine, what)
         if here != there:
-            shown = f"it is {_shown(here)} here and {_shown(there)} in the source"
-            raise ChangedOpError(f"`{theirs.id}` has another {words} than in its source", loc=theirs.loc, help=shown)
+            shown = f"it is {_shown(here)} here, and has to be {_shown(there)}"
+            message = f"`{theirs.id}` has another {words} than in its source"
+            raise ChangedOpError(message, loc=theirs.loc, notes=_choice(mine), help=shown)
+
+
+def _choice(op: Op) -> tuple[Note, ...]:
+    """What the condition of one of two ops that send a micro-batch is for."""
+    if op.origin is None or op.origin.part not in _ARMS:
+        return ()
+    return (Note(f"{_ARMS[op.origin.part]}; of the two ops that send it exactly one runs"),)
+
+
+_WHOLE = "it sends the micro-batch where none was sent ahead: not packed in time, or lost on the way"
+_ARMS = {
+    "staged": "it sends the micro-batch that was shipped ahead",
+    "whole": _WHOLE,
+    "early": "it sends the micro-batch ahead, packed in time",
+    "late": _WHOLE,
+}
 
 
 def _shown(value: object) -> str:

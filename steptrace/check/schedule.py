@@ -98,7 +98,7 @@ def order_error(program: Program, reference: Program, edge: Edge) -> OrderError 
     places = places_of(program)
     loc_a, loc_b = _loc(reference, edge.before), _loc(reference, edge.after)
     if edge.kind is EdgeKind.CAPACITY:
-        message = f"{second} would need its place before {first} releases it"
+        message = f"{second} would need room in `{edge.what}` before {first} makes it"
         return CapacityError(message, loc=loc_b, notes=(Note(edge.reason, loc_a),), help=_capacity_help(edge))
     mover = _moved(program, reference, edge)
     message = f"{second} would run before {first}"
@@ -116,27 +116,34 @@ def _order_help(program: Program, reference: Program, edge: Edge, mover: str) ->
     shifted = places_of(program)[mover]
     if shifted.step_shift or shifted.micro_shift:
         room = legal_places(program, reference, mover, shift=0)
-        return f"without a shift, `{mover}` may stand {room}" if room.possible else ""
+        return f"run with its own {room.unit}, not ahead of it, `{mover}` may stand {room}" if room.possible else ""
     return ""
 
 
 def _moved(program: Program, reference: Program, edge: Edge) -> str:
-    """Which end of a broken edge to speak of: the one that the schedule shifted, or moved the further."""
+    """Which end of a broken edge to speak of.
+
+    One that could mend it, and of two such ends the one that the schedule shifted, or moved the further: an op in a
+    loop over micro-batches cannot leave it, and an op between two others that have moved may have no place at all.
+    """
     places = places_of(program)
     a, b = places[edge.before], places[edge.after]
-    if a.step_shift + a.micro_shift != b.step_shift + b.micro_shift:
-        return b.id if b.step_shift + b.micro_shift > a.step_shift + a.micro_shift else a.id
+    ends = [end for end in (b, a) if end.loop is None or a.loop == b.loop]
+    ends = [end for end in ends if legal_places(program, reference, end.id).possible] or ends
     source = {unit.id: unit.index for unit in units_of(reference)}
     here = {id: at for at, id in enumerate(places)}
-    return max((edge.after, edge.before), key=lambda id: abs(here[id] - source[id]))
+    return max(ends, key=lambda end: (end.step_shift + end.micro_shift, abs(here[end.id] - source[end.id]))).id
 
 
 def _slack_words(turns: int, edge: Edge, lane: str) -> str:
     unit = "micro-batch" if edge.micro is not None else "step"
     if turns == 0:
-        return f"slack 0: lane {lane} runs both in one turn, `{edge.after}` first"
+        return f"lane {lane} comes to `{edge.after}` first, in one pass over the {_BODY[unit]} (slack 0)"
     count = f"{-turns} {unit}" + ("s" if unit == "step" and turns < -1 else "es" if turns < -1 else "")
-    return f"slack {turns}: `{edge.after}` runs {count} too early"
+    return f"`{edge.after}` is {count} too early, wherever it stands in the {_BODY[unit]} (slack {turns})"
+
+
+_BODY = {"step": "step", "micro-batch": "loop"}
 
 
 def _entries(reference: Program, edge: Edge) -> str:

@@ -78,7 +78,7 @@ def test_a_refused_order_says_why_by_how_much_and_where_it_would_be_legal() -> N
     texts = [note.text for note in problem.notes]
     assert "policy version" in texts[0]
     assert texts[1:] == [
-        "slack 0: lane host runs both in one turn, `commit` first",
+        "lane host comes to `commit` first, in one pass over the step (slack 0)",
         "legal for `commit`: after `sync_weights` and before `log`",
     ]
     assert problem.loc is not None

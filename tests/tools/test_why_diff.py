@@ -78,9 +78,7 @@ def test_one_copy_of_the_state_is_held_at_a_time(tmp_path: Path, capsys):
         ("transfer_weights", "copy_weights", "trainer.copied"),
     ):
         assert main(["why", file, last, "before", first, f"--against={source}"]) == 0
-        reason = (
-            f"`{first}` of step k+1 needs a free place in `{copy}`, which has room for 1: `{last}` of step k frees it"
-        )
+        reason = f"`{first}` of step k+1 needs room in `{copy}`, which holds 1 at a time: `{last}` of step k makes it"
         assert f"  1. {reason}\n" in capsys.readouterr().out
 
 

@@ -39,9 +39,8 @@ class Finding:
         """The counterexample as a coded error."""
         notes = tuple(Note(spot.text, spot.loc) for spot in self.spots)
         loc = next((spot.loc for spot in reversed(self.spots) if spot.loc is not None), None)
-        return self.error(
-            self.message, loc=loc, notes=(Note(f"seen in a run of {self.setting}"), *notes), help=self.help
-        )
+        run = Note(f"seen in a run of {self.setting}; @0 stands for step 0, @(0,1) for its micro-batch 1")
+        return self.error(self.message, loc=loc, notes=(run, *notes), help=self.help)
 
     def __str__(self) -> str:
         return self.raised().render()

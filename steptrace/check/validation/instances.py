@@ -65,8 +65,9 @@ class Setting:
     phase: int = 0
 
     def __str__(self) -> str:
-        counts = ", ".join(map(str, self.counts))
-        text = f"{len(self.counts)} steps of {counts or 'no'} micro-batches"
+        counts = ", ".join(map(str, self.counts)) or "no"
+        steps = "1 step" if len(self.counts) == 1 else f"{len(self.counts)} steps"
+        text = f"{steps} of {counts} micro-batch{'' if counts == '1' else 'es'}"
         if self.phase:
             text += f", the first of them step {self.phase} of the run"
         shown = ", ".join(sorted(flag_text(flag) for flag in self.flags))

@@ -64,7 +64,7 @@ def test_an_attribute_that_was_changed() -> None:
 def test_an_update_held_back_for_ever() -> None:
     finding = found(without(pipelined(), "apply_deferred_update"), source(), "coverage")
     assert finding.message == "`update@0` of the source never runs"
-    assert str(finding.setting) == "1 steps of 1 micro-batches"
+    assert str(finding.setting) == "1 step of 1 micro-batch"
 
 
 def test_nothing_of_a_step_runs_before_it_is_known_to_exist() -> None:
