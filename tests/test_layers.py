@@ -24,14 +24,15 @@ MAY_IMPORT = {
     "lang": {"diag", "ir"},
     "programs": {"lang"},
     "lower": {"diag", "ir", "check", "lang"},
+    "simulate": {"diag", "ir", "lower"},
     "run": {*GROUND, "kernels"},
     "steptrace": {*GROUND, "programs", "run"},
-    "testing": {*GROUND, "programs", "run", "kernels", "steptrace"},
-    "tools": {*GROUND, "programs", "run", "kernels", "steptrace", "testing"},
+    "testing": {*GROUND, "programs", "simulate", "run", "kernels", "steptrace"},
+    "tools": {*GROUND, "programs", "simulate", "run", "kernels", "steptrace", "testing"},
 }
 """Each room and those it may import; `steptrace` is the top of the package, which hands out public names."""
 
-WITHOUT_JAX = ("diag", "ir", "check", "motion", "passes", "lang", "programs", "lower", "steptrace")
+WITHOUT_JAX = ("diag", "ir", "check", "motion", "passes", "lang", "programs", "lower", "simulate", "steptrace")
 HEAVY = {"jax", "jaxlib", "numpy", "flax", "optax", "orbax", "chex", "rich", "matplotlib"}
 
 
