@@ -202,16 +202,16 @@ def _foreign(op: Op, reference: Program) -> ForeignOpError:
 def _check_same(mine: Op, theirs: Op) -> None:
     """The schedule's op does what the reference's does; place, shift and lane are its own."""
     for what, words in (
-        ("kind", "kind"),
-        ("attrs", "attributes"),
-        ("args", "operands"),
-        ("results", "results"),
-        ("when", "condition"),
+        ("kind", "another kind"),
+        ("attrs", "other attributes"),
+        ("args", "other operands"),
+        ("results", "other results"),
+        ("when", "another condition"),
     ):
         here, there = getattr(theirs, what), getattr(mine, what)
         if here != there:
             shown = f"it is {_shown(here)} here, and has to be {_shown(there)}"
-            message = f"`{theirs.id}` has another {words} than in its source"
+            message = f"`{theirs.id}` has {words} than in its source"
             raise ChangedOpError(message, loc=theirs.loc, notes=_choice(mine), help=shown)
 
 

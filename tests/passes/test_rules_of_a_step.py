@@ -1,167 +1,152 @@
 """The rules of a train step, one by one: the schedule that keeps a rule is accepted, the one that breaks it is refused.
 
-Each row breaks a derived schedule by hand and names the edge that stands behind the rule. Rules about what happens
-only while a program runs have no schedule that breaks them:
+Each row of ``rules_of_training`` and ``rules_of_the_boundary`` breaks a derived schedule by hand, and holds the words
+of the refusal: the two ops, and what joins them. BUILD.md has them as a table, which a test here compares. Rules about
+what happens only while a program runs have no schedule that breaks them:
 
 ==================================================================  =================================================
-rule                                                                where it is kept
+rule                                                                where it is kept, and what it is tested by
 ==================================================================  =================================================
-a checkpoint's stamp is the step that the update returned           the trainer, when it saves
-a stage while an update is held back waits for nothing              the row of ``stage_fwd_bwd``: it polls
-the flag of a held update is cleared only after the device wait     the trainer's ``apply_deferred_update``
-a worker that did the update anyway is asked for none               the runtime, by the call's result
-an older trainer gets the stage after the update                    the choice of ``pipelined-boundary-staged-after``
-a failure met in a stage's device wait is the update's              the trainer's attribution
+a checkpoint's stamp is the step that the update returned           the trainer, ``run/lanes/test_rules_at_run_time``
+the wait for the device is measured before the update               the same
+an update that is held back is made, whatever the trainer says      the same
+a rerun of the last micro-batch does not read the shipped one       the same
+the run's end waits for the last sync round                         the executor, in the same
+a stage confirms the update of a call that did not wait for it      the executor, in the same
+a micro-batch without its reference log-probs is not shipped        the executor, in the same
+a held update's flag is cleared only after the device wait          the trainer, ``run/trainer/test_boundary_calls``
+a failure met in a stage's device wait is the update's              the trainer, in the same
+a worker that did the update anyway is asked for none               ``run/lanes/test_schedules_train_the_same``
+an older trainer gets the stage after the update                    ``lower/test_choices``
 ==================================================================  =================================================
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from pathlib import Path
 
 import pytest
-import unseen_programs
+import rules_of_the_boundary
+import rules_of_training
+from step_rules import ASYNC, BOUNDARY, FEED, KEPT, STREAM, Derived, Rule, broken, derived
 
-from steptrace.check.schedule import check_schedule
+from steptrace.check.proof import prove_equal
+from steptrace.check.schedule import check_schedule, problems
 from steptrace.check.validation import Budget, validate
 from steptrace.diag import SteptraceError
-from steptrace.ir import Program, parse_program, print_program, verify
+from steptrace.ir import Program, verify
+from steptrace.ir.program import ops_of
 from steptrace.lang.reference import resolve
-from steptrace.motion import Schedule
 from steptrace.passes import run_pipeline
-from steptrace.testing.edits import edited
+from steptrace.passes.registry import PIPELINES
+from steptrace.testing.expected import updating
 
-BOUNDARY = ("grpo{staleness=1}", "pipelined-boundary")
-ASYNC = ("grpo{staleness=1,saves=may_fail_late}", "pipelined-boundary,async-weight-sync,async-checkpoint")
-AFTER = ("grpo{staleness=1}", "fuse-update,take-ahead,defer-metrics,stage-after-update")
-EARLY = ("grpo{staleness=1}", "pipelined-boundary-unstaged")
-OLD_POLICY = ("old_policy", "take-ahead,defer-metrics")
+RULES: tuple[Rule, ...] = rules_of_training.RULES + rules_of_the_boundary.RULES
+FEW = Budget(runs=100)
 
 
-@lru_cache
-def derived(name: str, pipeline: str) -> Schedule:
-    known = getattr(unseen_programs, name, None)
-    result = run_pipeline(known.trace() if known else resolve(name), pipeline)
-    assert [remark for remark in result.remarks if remark.kind == "missed"] == []
-    return result.schedule
+def accepted(program: Program, base: Derived) -> None:
+    """Whatever it is checked by, a schedule is one of its source."""
+    source = derived(base).source
+    verify(program)
+    check_schedule(program, source)
+    assert validate(program, source, budget=FEW).ok
 
 
-def broken(base: tuple[str, str], *edits: str) -> Program:
-    return parse_program(edited(print_program(derived(*base).program), "\n".join(edits)))
+@pytest.mark.parametrize("base", KEPT, ids=lambda base: f"{base.program} {base.pipeline}")
+def test_the_schedules_that_keep_the_rules_are_accepted(base: Derived):
+    accepted(derived(base).program, base)
 
 
-@pytest.mark.parametrize("base", [BOUNDARY, ASYNC, AFTER, EARLY, OLD_POLICY], ids=lambda base: base[1])
-def test_the_schedules_that_keep_the_rules_are_accepted(base: tuple[str, str]):
-    schedule = derived(*base)
-    verify(schedule.program)
-    assert check_schedule(schedule.program, schedule.source) == schedule.reference
-    assert validate(schedule.program, schedule.source, budget=Budget(runs=150)).ok
-
-
-RULES = [
-    ("training calls run in order", BOUNDARY, ["move fwd_bwd.first after micro_batches"], "fwd_bwd", "fwd_bwd.first"),
-    ("no update on a partly accumulated step", BOUNDARY, ["move apply_deferred_update before micro_batches"],
-     "apply_deferred_update", "fwd_bwd"),
-    ("the update comes before the next step's first call", BOUNDARY,
-     ["move fwd_bwd_staged.first before apply_deferred_update"], "fwd_bwd_staged.first", "apply_deferred_update"),
-    ("log-probs under the actor stay behind the update", OLD_POLICY,
-     ['in old_logps.first replace "at(m=0)" with "at(m=0) shift=+1"', "move old_logps.first before update"],
-     "old_logps.first", "update"),
-    ("packing comes before the reference's log-probs", BOUNDARY, ["move pack after ref_logps.first"],
-     "next_mb.first", "pack"),
-    ("metrics are fetched once the update is sent", BOUNDARY, ["move start_metrics before apply_deferred_update"],
-     "start_metrics", "apply_deferred_update"),
-    ("metrics are set aside before the next step adds its own", BOUNDARY,
-     ["move start_metrics after fwd_bwd_staged.first"], "fwd_bwd_staged.first", "start_metrics"),
-    ("a checkpoint holds the update of its step", BOUNDARY, ["move save_checkpoint before apply_deferred_update"],
-     "save_checkpoint", "apply_deferred_update"),
-    ("a checkpoint holds no gradients of the next step", BOUNDARY, ["move save_checkpoint after fwd_bwd_staged.first"],
-     "fwd_bwd_staged.first", "save_checkpoint"),
-    ("weights are published after the update", BOUNDARY, ["move sync_weights before apply_deferred_update"],
-     "sync_weights", "apply_deferred_update"),
-    ("a failed save suppresses the sync", BOUNDARY, ["move sync_weights before save_checkpoint"],
-     "sync_weights", "save_checkpoint"),
-    ("the copy of the weights is made before the next step's first call", ASYNC,
-     ["move copy_weights after fwd_bwd_staged.first", "move commit after copy_weights"],
-     "fwd_bwd_staged.first", "copy_weights"),
-    ("sync rounds are in flight one at a time", ASYNC,
-     ['in transfer_weights replace "lane=rollout" with "lane=rollout shift=+1"'], "transfer_weights", "apply_weights"),
-    ("a commit follows the weight sync", BOUNDARY, ["move commit before sync_weights"], "commit", "sync_weights"),
-    ("a commit follows the copy of an asynchronous sync", ASYNC, ["move commit before copy_weights"],
-     "commit", "copy_weights"),
-    ("a log follows the metrics", BOUNDARY, ["move log before fetch_metrics"], "log", "fetch_metrics"),
-    ("a log follows the commit", BOUNDARY, ["move log before commit", "move fetch_metrics before log"],
-     "log", "commit"),
-    ("callbacks keep the order of the steps", BOUNDARY,
-     ['in on_step_begin replace "lane=host" with "lane=host shift=+1"', "move on_step_begin before on_step_end"],
-     "on_step_begin", "on_step_end"),
-    ("host memory is released after its last reader", BOUNDARY, ["move free before log"], "free", "log"),
-    ("the version of a step is recorded at its place", BOUNDARY,
-     ["move log before sync_weights", "move fetch_metrics before log", "move commit before log"],
-     "commit", "sync_weights"),
-    ("groups taken ahead stay uncommitted", BOUNDARY, ['in commit replace "lane=host" with "lane=host shift=+1"'],
-     "commit", "sync_weights"),
-    ("with the update in the last call, metrics wait for it", AFTER, ["move start_metrics before micro_batches"],
-     "start_metrics", "fwd_bwd"),
-    ("what was not shipped is sent first in the next step", EARLY, ["move fwd_bwd.first after micro_batches"],
-     "fwd_bwd", "fwd_bwd.first"),
-    ("a held update comes before the metrics", BOUNDARY, ["move apply_deferred_update after start_metrics"],
-     "start_metrics", "apply_deferred_update"),
-    ("a held update comes before the save", BOUNDARY, ["move apply_deferred_update after save_checkpoint"],
-     "start_metrics", "apply_deferred_update"),
-    ("a held update comes before the sync", BOUNDARY,
-     ["move apply_deferred_update after sync_weights"], "start_metrics", "apply_deferred_update"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("rule", "base", "edits", "early", "first"), RULES, ids=[row[0] for row in RULES])
-def test_a_schedule_that_breaks_the_rule_is_refused_with_its_edge(
-    rule: str, base: tuple[str, str], edits: list[str], early: str, first: str
-):
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.words)
+def test_a_schedule_that_breaks_a_rule_is_refused_by_its_edge(rule: Rule):
     with pytest.raises(SteptraceError) as refused:
-        check_schedule(broken(base, *edits), derived(*base).source)
-    assert refused.value.code == "ST204", rule
-    head, _, tail = refused.value.message.partition(" would run before ")
-    assert (head.split()[0], tail.split()[0]) == (f"`{early}`", f"`{first}`")
+        prove_equal(broken(rule.keeps, rule.breaks), derived(rule.keeps).source, budget=FEW)
+    found = refused.value
+    assert (found.code, found.message) == (rule.code, rule.message)
+    assert rule.edge in [note.text for note in found.notes] or not rule.edge
 
 
-COUNTS = [
-    ("a step has one update", BOUNDARY,
-     ["insert after apply_deferred_update: update() lane=host reads[grads, optimizer, params, trainer.step] "
-      "writes[grads, optimizer, params, trainer.calls, trainer.metrics, trainer.step]"], "ST201"),
-    ("an update that is held back is applied", BOUNDARY, ["drop apply_deferred_update"], "ST200"),
-    ("a micro-batch that could not be shipped is sent whole", BOUNDARY, ["drop fwd_bwd.first"], "ST200"),
-    ("a micro-batch is trained shipped or whole, not both", BOUNDARY,
-     ['in fwd_bwd.first replace "when(not %staged)" with "when(%staged)"'], "ST203"),
-    ("a micro-batch that was shipped is trained once", BOUNDARY,
-     ['in fwd_bwd_staged.first replace "when(%staged) " with ""'], "ST203"),
-    ("a take that waits for data holds up no boundary", BOUNDARY, ['in take replace "lane=packer" with "lane=host"'],
-     "ST207"),
-    ("one step's groups beyond the current one are held", BOUNDARY,
-     ['in free replace "lane=host" with "lane=packer"',
-      *(f'in {op} replace "shift=+1" with "shift=+2"'
-        for op in ("dispatch", "take", "reward", "advantages", "pack", "next_mb.first", "ref_logps.first"))],
-     "ST206"),
-]  # fmt: skip
+def test_every_rule_is_broken_by_a_schedule_that_keeps_it_otherwise():
+    assert {rule.keeps for rule in RULES} <= set(KEPT)
+    assert len({rule.words for rule in RULES}) == len(RULES)
 
 
-@pytest.mark.parametrize(("rule", "base", "edits", "code"), COUNTS, ids=[row[0] for row in COUNTS])
-def test_a_schedule_that_breaks_the_rule_is_refused(rule: str, base: tuple[str, str], edits: list[str], code: str):
-    with pytest.raises(SteptraceError) as refused:
-        check_schedule(broken(base, *edits), derived(*base).source)
-    assert refused.value.code == code, rule
+def test_metrics_save_sync_and_the_next_call_each_wait_for_a_held_update():
+    late = broken(BOUNDARY, ("move apply_deferred_update after fetch_metrics",))
+    found = {problem.message for problem in problems(late, derived(BOUNDARY).reference)}
+    waiting = ("start_metrics", "save_checkpoint", "sync_weights")
+    assert found >= {f"`{op}` of step k would run before `apply_deferred_update` of step k" for op in waiting}
+    assert "`fwd_bwd_staged.first` of step k+1 would run before `apply_deferred_update` of step k" in found
 
 
 FREE = [
-    ("the transfer of the next first micro-batch need not wait for the update", BOUNDARY, []),
-    ("the reference's log-probs of the next step may precede the update", BOUNDARY, []),
-    ("a transfer of weights may overlap the next step", ASYNC, ["move transfer_weights after fetch_metrics",
-                                                                "move apply_weights after transfer_weights"]),
-    ("callbacks may come before the release of memory or after it", BOUNDARY, ["move free before on_step_end"]),
-    ("the next first call may be sent before the commit", BOUNDARY, ["move fwd_bwd_staged.first before commit"]),
+    ("callbacks may come before the release of memory or after it", BOUNDARY, ("move free before on_step_end",)),
+    ("the next first call may be sent before the commit", BOUNDARY, ("move fwd_bwd_staged.first before commit",)),
+    ("metrics that were set aside may be fetched at once", BOUNDARY, ("move fetch_metrics after start_metrics",)),
+    ("an update may come before what is shipped: nothing is hidden then, and the same is trained", BOUNDARY,
+     ("move stage_fwd_bwd after apply_deferred_update",)),
+    ("groups are dispatched by a lane that no take holds up", BOUNDARY,
+     ('in dispatch replace "lane=packer" with "lane=rollout"',)),
+    ("a transfer of weights may overlap the next step", ASYNC,
+     ("move transfer_weights after fetch_metrics", "move apply_weights after transfer_weights")),
+    ("groups that stream wait for room on a lane of their own", STREAM,
+     ('in resource host replace "cell(2)" with "cell(1)"',)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "base", "edits"), FREE, ids=[row[0] for row in FREE])
-def test_what_the_rules_leave_free_is_accepted(rule: str, base: tuple[str, str], edits: list[str]):
-    assert check_schedule(broken(base, *edits), derived(*base).source), rule
+@pytest.mark.parametrize(("base", "edits"), [row[1:] for row in FREE], ids=[row[0] for row in FREE])
+def test_control_what_the_rules_leave_free_is_accepted(base: Derived, edits: tuple[str, ...]):
+    accepted(broken(base, edits), base)
+
+
+@pytest.mark.parametrize("ahead", ["stage_fwd_bwd", "ref_logps.first"])
+def test_shipping_and_the_references_log_probs_run_ahead_of_the_update(ahead: str):
+    program = derived(BOUNDARY).program
+    order = [op.id for op in ops_of(program.body)]
+    (op,) = (op for op in ops_of(program.body) if op.id == ahead)
+    assert op.shift == 1
+    assert order.index(ahead) < order.index("apply_deferred_update")
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("program", ["grpo{staleness=3}", "grpo_stream{staleness=3}", "grpo_epochs{staleness=3}"])
+def test_what_is_taken_ahead_has_a_bound(program: str, pipeline: str):
+    """However much staleness allows, one step's groups are held beyond the current one."""
+    made = run_pipeline(resolve(program), pipeline).schedule.program
+    takes = [op for op in ops_of(made.body) if op.shift and "take" in (op.kind, op.id)] + [
+        op for op in made.body if getattr(op, "kind", "") == "stream_mb" and op.shift
+    ]
+    assert takes
+    assert made.resource_table()["host"].capacity == 2
+
+
+def test_control_a_lane_that_takes_for_two_steps_holds_two():
+    deeper = run_pipeline(resolve("grpo{staleness=3}"), "take-ahead{depth=2}").schedule.program
+    assert {op.shift for op in ops_of(deeper.body) if op.id in FEED} == {2}
+    assert deeper.resource_table()["host"].capacity == 3
+
+
+BUILD = Path(__file__).parents[2] / "BUILD.md"
+TABLE = ("| rule | what a schedule that breaks it is refused with |\n|---|---|\n", "\n\n")
+
+
+def table() -> str:
+    """The rules as lines of a table."""
+    return "\n".join(f"| {rule.words} | {_told(rule)} |" for rule in RULES)
+
+
+def _told(rule: Rule) -> str:
+    """The edge; where it is one of counts or of failures, the headline says more."""
+    return rule.message if rule.code in ("ST201", "ST254") or not rule.edge else rule.edge
+
+
+def test_the_table_of_rules_is_that_of_the_tests():
+    text = BUILD.read_text(encoding="utf-8")
+    before, _, rest = text.partition(TABLE[0])
+    assert rest, "BUILD.md has the table of rules"
+    found, _, after = rest.partition(TABLE[1])
+    if updating() and found != table():
+        BUILD.write_text(before + TABLE[0] + table() + TABLE[1] + after, encoding="utf-8")
+    else:
+        assert found == table()
