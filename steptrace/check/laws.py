@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from steptrace.check.rewrite import find, fresh, mapped, spliced, with_resources
+from steptrace.check.stream_law import STREAM, streamed
 from steptrace.check.units import conflict, is_stream, units_of
 from steptrace.diag.schedule import LawError, UnknownLawError
 from steptrace.ir.builtin import BUILTIN, kinds_of
@@ -217,6 +218,7 @@ LAWS: Mapping[str, Law] = MappingProxyType(
             Law("deferred-update", "update", (), _defer),
             Law("stage", "fwd_bwd", ("stage", "staged", "whole"), _stage),
             Law("poll", "fwd_bwd", ("poll", "early", "late"), _poll),
+            Law(STREAM, "next_mb", (STREAM,), streamed),
             Law(
                 "start-fetch",
                 "get_metrics",

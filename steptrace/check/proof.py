@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from steptrace.check.edges import edges_of
 from steptrace.check.places import lanes_of
 from steptrace.check.schedule import check_schedule
+from steptrace.check.stream_law import assumptions_of
 from steptrace.check.validation import Budget, Report, check_source, validate
 from steptrace.check.waits import waits_of
 from steptrace.ir.program import Program
@@ -31,6 +34,7 @@ def prove_equal(program: Program, source: Program, *, budget: Budget | None = No
     check_source(source)
     reference = check_schedule(program, source)
     report = validate(program, source, budget=budget, proved=_proved(program, reference))
+    report = replace(report, assumed=assumptions_of(program))
     if report.counterexample is not None:
         raise report.counterexample.raised()
     return report

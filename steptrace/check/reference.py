@@ -16,6 +16,7 @@ from steptrace.check.edges import edges_of
 from steptrace.check.laws import LAWS, apply_law, law_of_part
 from steptrace.check.peel import peel_first
 from steptrace.check.rewrite import mapped, renamed_op, renamed_use
+from steptrace.check.stream_law import STREAM
 from steptrace.diag.base import Note
 from steptrace.diag.loc import Loc
 from steptrace.diag.schedule import (
@@ -56,7 +57,7 @@ def reference_of(program: Program, source: Program) -> Program:
     if program == source:
         return source
     plain = mapped(source, lambda op: replace(op, shift=0))
-    rewritten = _with_laws(_peeled(plain, program), program)
+    rewritten = _with_laws(_peeled(_streamed(plain, program), program), program)
     return replace(_matched(rewritten, program), resources=program.resources)
 
 
@@ -90,6 +91,15 @@ def _declared(program: Program, what: str) -> dict[str, object]:
     if what == "carries":
         return {carry.name: carry.init for carry in program.carries}
     return {kind.name: replace(kind, loc=None) for kind in program.kinds}
+
+
+def _streamed(source: Program, program: Program) -> Program:
+    """The source with those loops streamed that are so in the schedule; what is peeled is a stream by then."""
+    heads = {op.origin.op for op in ops_of(program.body) if op.origin is not None and op.origin.part == STREAM}
+    for op in tuple(ops_of(source.body)):
+        if op.id in heads and op.kind == LAWS[STREAM].splits:
+            source = apply_law(source, op.id, STREAM)
+    return source
 
 
 def _peeled(source: Program, program: Program) -> Program:

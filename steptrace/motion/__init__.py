@@ -12,6 +12,7 @@ from steptrace.motion.rotate import rotate
 from steptrace.motion.schedule import Consulted, Moved, Obligation, Schedule, Step
 from steptrace.motion.sink import sink
 from steptrace.motion.split import split
+from steptrace.motion.stream import stream
 
 __all__ = [
     "Consulted",
@@ -30,4 +31,5 @@ __all__ = [
     "rotate",
     "sink",
     "split",
+    "stream",
 ]

@@ -104,6 +104,7 @@ def rewritten(
     source: Program | None = None,
     forwarding: Mapping[str, tuple[str, ...]] = NOTHING_FORWARDED,
     at: str = "",
+    assumes: str = "",
 ) -> Moved:
     """The result of a motion that rewrites the schedule and its reference alike.
 
@@ -118,13 +119,14 @@ def rewritten(
       source: the source after, where the contract changed.
       forwarding: which ops each changed op became.
       at: the op or loop it was about, in the schedule before.
+      assumes: what it takes for granted about the parts that are bound.
 
     Raises:
       SteptraceError: what holds for the new reference does not hold for the new schedule.
     """
     check(program, reference)
     loc = node_of(schedule.program, at).loc if at else schedule.program.loc
-    obligation = Obligation(call.motion, class_, claim, (), how, loc)
+    obligation = Obligation(call.motion, class_, claim, (), how, loc, assumes)
     frozen = MappingProxyType(dict(forwarding))
     return _recorded(schedule, source or schedule.source, reference, program, call, obligation, frozen)
 

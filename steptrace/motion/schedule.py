@@ -49,6 +49,7 @@ class Obligation:
       edges: the edges that were consulted, each with its slack.
       discharged: how the obligation was met.
       loc: line of the DSL of the first op that moved.
+      assumes: what is taken for granted about the parts that are bound, ``""`` for nothing.
     """
 
     motion: str
@@ -57,6 +58,7 @@ class Obligation:
     edges: tuple[Consulted, ...]
     discharged: Discharged
     loc: Loc | None
+    assumes: str = ""
 
 
 @dataclass(frozen=True, slots=True)

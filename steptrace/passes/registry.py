@@ -17,6 +17,7 @@ from steptrace.passes.pipeline_micro_batches import PipelineMicroBatches
 from steptrace.passes.send_ahead import SendAhead
 from steptrace.passes.stage_after_update import StageAfterUpdate
 from steptrace.passes.stage_before_update import StageBeforeUpdate
+from steptrace.passes.stream_micro_batches import StreamMicroBatches
 from steptrace.passes.take_ahead import TakeAhead
 
 PASSES: Mapping[str, type[Pass]] = MappingProxyType(
@@ -34,6 +35,7 @@ PASSES: Mapping[str, type[Pass]] = MappingProxyType(
             SendAhead,
             StageAfterUpdate,
             StageBeforeUpdate,
+            StreamMicroBatches,
             TakeAhead,
         )
     }

@@ -51,8 +51,9 @@ def applied(pass_name: str, before: Schedule, after: Schedule) -> Iterator[Remar
     """A remark for each motion of a pass."""
     for step in after.trail[len(before.trail) :]:
         tightest = min(step.obligation.edges, key=lambda consulted: consulted.slack, default=None)
-        edge = tightest.edge if tightest else None
-        yield Remark("applied", pass_name, _first(step), step.obligation.claim, edge, step.obligation.loc)
+        edge, shown = tightest.edge if tightest else None, step.obligation
+        message = shown.claim + (f"; assumed: {shown.assumes}" if shown.assumes else "")
+        yield Remark("applied", pass_name, _first(step), message, edge, shown.loc)
 
 
 def _first(step: Step) -> str:

@@ -33,9 +33,8 @@ def _strangers(run: Run) -> Finding | None:
 def _counted(source: Run, schedule: Run) -> Finding | None:
     parts: dict[Instance, list[int]] = {}
     for position in range(len(schedule.lanes.instances)):
-        identity = schedule.identities[position]
-        assert identity is not None, "strangers were looked for first"
-        parts.setdefault(identity, []).append(position)
+        for identity in stands_for(schedule, position):
+            parts.setdefault(identity, []).append(position)
     expected = set(source.lanes.instances)
     for one in source.lanes.instances:
         found = parts.pop(one, [])
@@ -54,6 +53,25 @@ def _counted(source: Run, schedule: Run) -> Finding | None:
         )
         return Finding(CoverageError, message, schedule.setting, _spots(schedule, found))
     return None
+
+
+def stands_for(run: Run, position: int, *, at_end: bool = False) -> tuple[Instance, ...]:
+    """The instances of the source that one of a schedule stands for; of a stream also those that it does bit by bit.
+
+    Args:
+      run: the run of the schedule.
+      position: the instance.
+      at_end: whether the last call of a stream stands for those, not the first.
+    """
+    identity, one = run.identities[position], run.lanes.instances[position]
+    assert identity is not None, "strangers were looked for first"
+    drained = run.pair.streams.get(one.site)
+    if drained is None or run.side is not run.pair.schedule:
+        return (identity,)
+    count, call = run.setting.counts[one.step], one.path[-1]
+    draining = call == (max(count - 1, 0) if at_end else 0)
+    bulk = tuple(Instance(site.number, one.step, ()) for site in drained) if draining else ()
+    return (*bulk, identity) if call < count else bulk
 
 
 def _complete(run: Run, found: list[int]) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steptrace.check.validation.coverage import carrier
+from steptrace.check.validation.coverage import carrier, stands_for
 from steptrace.check.validation.finding import Finding, Spot
 from steptrace.check.validation.instances import Instance
 from steptrace.check.validation.machine import instance_text
@@ -110,7 +110,10 @@ def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carr
     extra, late = len(numbers), list[int]()
     for position in schedule.reference:
         site, identity = schedule.sites[position], schedule.identities[position]
-        if identity is None or identity not in numbers or site.part in LOOKS:
+        if identity is None or site.part in LOOKS:
+            continue
+        stands = [one for one in stands_for(schedule, position, at_end=True) if one in numbers]
+        if not stands:
             continue
         if site.part in LATE:
             found.bits[position] |= 1 << extra
@@ -118,7 +121,8 @@ def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carr
             if site.kind.may_fail:
                 late.append(position)
         elif site.part != "write" or not may_lag:
-            found.carry(position, numbers[identity])
+            for one in stands:
+                found.carry(position, numbers[one])
     found.late += _needers(schedule, late, numbers).items()
     for one, at in numbers.items():
         site = source.side.sites[one.site]

@@ -159,10 +159,14 @@ class _Enumeration:
             return
         if op.micro is None:
             self._run(op, step, ())
-        elif op.micro < self.setting.counts[step]:
+        elif op.micro < self.setting.counts[step] or self._closes(op, step):
             self._run(op, step, (op.micro,))
         else:
             self._absent(op, step)
+
+    def _closes(self, op: Op, step: int) -> bool:
+        """Whether an op finds out that the stream of a step has no micro-batch."""
+        return not self.setting.counts[step] and self.side.by_id[op.id].number in self.side.drains
 
     def _absent(self, op: Op, step: int) -> None:
         """A peeled op whose micro-batch does not exist: its lane waits until that is known, unless it only polls."""
@@ -198,6 +202,9 @@ class _Enumeration:
         if loop.over is not None:
             for lane in dict.fromkeys(op.lane for op in ops_of(loop.body)):
                 self._look(lane, loop.over, step, path)
+        for node in loop.body if self.side.drains and 0 <= step < self.steps and not loop.start else ():
+            if isinstance(node, Op) and self._closes(node, step):
+                self._run(node, step, (*path, 0))
         ahead = max((node.shift for node in loop.body if isinstance(node, Op)), default=0)
         for at in range(-max(ahead, 0), count):
             for node in loop.body:

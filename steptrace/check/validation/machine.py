@@ -9,7 +9,7 @@ says that a cell is written, not that all of it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from steptrace.check.validation.instances import Instance, value_key, where
 from steptrace.check.validation.parts import LOOKS, RANK, SPLITS, WHOLE, before
@@ -92,6 +92,8 @@ class Acts:
         origin = self.pair.origins[site.number]
         if origin is None or site.part in LOOKS:
             return None
+        if site.number in self.pair.streams:
+            return self._of_source(origin)
         if any(site.part in split for split in SPLITS):
             reads, writes = self._shape(origin)
             own = {_cell(touch) for touch in site.touches if touch.writes}
@@ -133,6 +135,8 @@ class Machine:
         self.pushes: dict[str, list[tuple[int, int]]] = {}
         self.staged: list[int] = []
         self.held: tuple[int, tuple[int, ...]] | None = None
+        self.streams = run.pair.streams if run.side is run.pair.schedule else {}
+        self.partial: dict[tuple[str, tuple[int, ...] | None], tuple[int, int]] = {}
         self.skips = run.pair.source.program.contract.empty == "skip"
 
     def traced(self, line: tuple[int, ...]) -> Trace:
@@ -153,6 +157,9 @@ class Machine:
         identity = Instance(act.origin.number, one.step, one.path)
         if act.origin.op.kind == "update" and self._untrained(one.step):
             return
+        if one.site in self.streams:
+            self._stream(site, act, one, position)
+            return
         if act.first:
             operands = self._staged(site, one) if site.part == "staged" else self._operands(site, one)
             if site.op.kind == "apply_deferred_update":
@@ -165,6 +172,62 @@ class Machine:
         for at in range(len(site.op.results)):
             self.values[(*site.value(at), one.step, one.path)] = self.terms.number(("result", term, at))
         self._close(site, one, position)
+
+    def _stream(self, site: Site, act: Act, one: Instance, position: int) -> None:
+        """A stream in normal form: its first call does what the source does in bulk, each call takes a micro-batch.
+
+        Until the last call, who reads what the bulk wrote finds only a part of it there.
+        """
+        drained, count = self.streams[site.number], self.run.setting.counts[one.step]
+        if one.path[-1] == 0:
+            for bulk in drained:
+                self._bulk(bulk, site, one.step, position)
+        self._uncover()
+        if one.path[-1] >= count:
+            return
+        identity = Instance(act.origin.number, one.step, one.path)
+        term = self._make(act, identity, self._plain_operands(act.origin, one), position)
+        self._results(act.origin, one.step, one.path, term)
+        if one.path[-1] < count - 1:
+            for bulk in drained:
+                self._cover(bulk, Instance(bulk.number, one.step, ()), one.path[-1])
+
+    def _bulk(self, bulk: Site, stream: Site, step: int, position: int) -> None:
+        """What one op of the source does for the whole step, with what the stream says of it."""
+        one, act = Instance(bulk.number, step, ()), self.updates[bulk.number]
+        own = dict(stream.op.attrs)
+        attrs = tuple((name, own.get(name, value)) for name, value in bulk.op.attrs)
+        number = self.terms.number(("attrs", bulk.number, bulk.op.kind, attrs))
+        term = self._make(replace(act, attrs=number), one, self._plain_operands(bulk, one), position)
+        self._write(act.writes, one, term)
+        self._results(bulk, step, (), term)
+
+    def _plain_operands(self, origin: Site, one: Instance) -> tuple[int, ...]:
+        """The operands that an op of the source has, in a run of the schedule."""
+        uses = zip(self.run.pair.source.uses[origin.number], origin.op.args, strict=True)
+        return tuple([self._value(value_key(known, one), use.name, use.step) for known, use in uses])
+
+    def _results(self, origin: Site, step: int, path: tuple[int, ...], term: int) -> None:
+        for at in range(len(origin.op.results)):
+            self.values[(*origin.value(at), step, path)] = self.terms.number(("result", term, at))
+
+    def _cover(self, bulk: Site, one: Instance, calls: int) -> None:
+        """Hides what the bulk wrote behind the part that is there after some calls."""
+        for touch in self.updates[bulk.number].writes:
+            cells = self.trace.cells.get(touch.leaf, {})
+            index = None if touch.kind is ResourceKind.FIFO else cell_of(touch, one)
+            if index in cells and (touch.leaf, index) not in self.partial:
+                part = self.terms.number(("partial", cells[index], calls))
+                self.partial[touch.leaf, index] = (cells[index], part)
+                cells[index] = part
+
+    def _uncover(self) -> None:
+        """Shows again what the bulk wrote; what others wrote over it meanwhile stays mixed with it."""
+        for (leaf, index), (whole, part) in self.partial.items():
+            cells = self.trace.cells[leaf]
+            found = cells.get(index, -1)
+            cells[index] = whole if found == part else self.terms.number(("both", found, whole))
+        self.partial.clear()
 
     def _untrained(self, step: int) -> bool:
         """Whether a step has no micro-batch, so that its update is skipped."""

@@ -56,6 +56,7 @@ class Report:
       impossible: runs left out because a polled flag would be true where its operand cannot be there.
       never: polled flags that are false in every possible run.
       proved: what another check has proved for all numbers of steps and micro-batches, and which; "" for nothing yet.
+      assumed: what is taken for granted about the parts that are bound.
     """
 
     program: str
@@ -64,6 +65,7 @@ class Report:
     impossible: int = 0
     never: tuple[str, ...] = ()
     proved: str = ""
+    assumed: tuple[str, ...] = ()
 
     @property
     def counterexample(self) -> Finding | None:
@@ -79,6 +81,7 @@ class Report:
         window = self.window
         lines = [f"{self.program}: {'equal to its source' if self.ok else 'not equal to its source'}"]
         lines += [f"  proved for all N and M: {self.proved}"] if self.proved else []
+        lines += [f"  assumed: {one}" for one in self.assumed]
         for layer in self.layers:
             verdict = "ok" if layer.finding is None else f"error[{layer.finding.error.code}]"
             lines.append(f"  {layer.name:<12} {verdict:<13} {layer.runs:>5} runs  {SHOWS[layer.name]}")

@@ -118,6 +118,8 @@ class Side:
       uses: by the number of an op, its operands: the key of what is used, how many counters tell its instances apart,
         how many steps and micro-batches later it is.
       contested: by the number of an op, what it touches of the resources that some op writes.
+      drains: numbers of the ops that drain a stream bit by bit; in a step without a micro-batch they run once, to find
+        that out.
     """
 
     program: Program
@@ -129,6 +131,7 @@ class Side:
     peeled_from: dict[str, Loop]
     uses: tuple[tuple[tuple[ValueKey, int, int, int], ...], ...]
     contested: tuple[tuple[Touch, ...], ...]
+    drains: frozenset[int] = frozenset()
 
     def given(self, flag: str) -> str:
         """What a flag value is by its row: ``last``, ``exists``, or the row's own name for it."""
@@ -147,6 +150,8 @@ class Pair:
       origins: by the number of an op of the schedule, the source op it stands for; None where the source has none.
       split: the parts by which a source op is split in the schedule, by its number.
       carries: by the number of a call of the schedule that carries an update, the update of the source.
+      streams: by the number of an op of the schedule that packs groups as they arrive, the ops of the source that do so
+        in bulk, in their order.
     """
 
     schedule: Side
@@ -155,6 +160,7 @@ class Pair:
     origins: tuple[Site | None, ...]
     split: dict[int, frozenset[str]]
     carries: dict[int, Site]
+    streams: dict[int, tuple[Site, ...]]
 
     def origin(self, side: Side, site: Site) -> Site | None:
         """The source op that an op of either side stands for."""
@@ -201,7 +207,29 @@ def pair_of(program: Program, source: Program) -> Pair:
         for site, origin in zip(schedule.sites, origins, strict=True)
         if site.closes == "update" and origin is not None and (update := _following_update(plain, origin)) is not None
     }
-    return Pair(schedule, plain, leaves, origins, split, carries)
+    streams = {
+        site.number: _drained(plain, origin)
+        for site, origin in zip(schedule.sites, origins, strict=True)
+        if origin is not None and (site.op.kind, origin.op.kind) == ("stream_mb", "next_mb")
+    }
+    schedule = replace(schedule, drains=frozenset(streams))
+    return Pair(schedule, plain, leaves, origins, split, carries, streams)
+
+
+_BULK = ("take", "reward", "advantages", "pack")
+"""What a stream does with each group that arrives."""
+
+
+def _drained(source: Side, head: Site) -> tuple[Site, ...]:
+    """The ops of the source that make the batch of micro-batches that an op takes, as far as a stream does so too."""
+    found: dict[int, Site] = {}
+    pending = [head]
+    while pending:
+        makers = [source.makers[use.name][0] for use in pending.pop().op.args if use.name in source.makers]
+        new = [site for site in makers if site.op.kind in _BULK and not site.loops and site.number not in found]
+        found.update({site.number: site for site in new})
+        pending += new
+    return tuple(found[number] for number in sorted(found))
 
 
 def _following_update(source: Side, call: Site) -> Site | None:

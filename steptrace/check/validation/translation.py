@@ -171,6 +171,8 @@ class Comparison:
                 return f"a trainer that holds back the update{where(step, path)}"
             case ("both", everything, cell) if isinstance(everything, int) and isinstance(cell, int):
                 return f"{self.words(everything)} and {self.words(cell)}"
+            case ("partial", whole, _) if isinstance(whole, int):
+                return f"{self.words(whole)}, only in part"
             case ("entries", *entries):
                 return " and ".join(self.words(term) for term in entries if isinstance(term, int)) or "nothing"
         return str(key[0])
