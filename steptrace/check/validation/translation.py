@@ -104,6 +104,8 @@ class Comparison:
             return f"of {self._other(key)}"
         if key[0] == "queue":
             return f"with {self._other(key)}"
+        if key[0] == "partial" and isinstance(key[1], int):
+            return f"as {self.words(key[1])} leaves it for the groups that have arrived"
         words = self.words(number) if number >= 0 else _START
         return "as it was at the start of the run" if words == _START else f"as {words} left it"
 
@@ -172,7 +174,7 @@ class Comparison:
             case ("both", everything, cell) if isinstance(everything, int) and isinstance(cell, int):
                 return f"{self.words(everything)} and {self.words(cell)}"
             case ("partial", whole, _) if isinstance(whole, int):
-                return f"{self.words(whole)}, only in part"
+                return f"a part of {self.words(whole)}"
             case ("entries", *entries):
                 return " and ".join(self.words(term) for term in entries if isinstance(term, int)) or "nothing"
         return str(key[0])
