@@ -86,7 +86,7 @@ class Run:
       stages: for each micro-batch that was staged, its step.
       device_waits: by the step whose border it is, seconds that the device still had to do when the next step's first
         micro-batch was in place, as the trainer told; a step without a stage has none.
-      latched: the step that switched staging off, None when none did.
+      latched: the step at whose border staging was switched off because it hid nothing, None when it was not.
       remarks: why staging was switched off.
       calls: the trainer's calls in their order: ``fwd_bwd 0.1`` for step 0, micro-batch 1; staged calls as whole ones.
       trained: what the trainer says that its parameters hold; equal runs have equal ones.

@@ -176,7 +176,7 @@ class Training:
       trained: by step, how many micro-batches were trained.
       stages: steps whose first micro-batch was staged.
       waits: by the step before, what the trainer told of the device's wait.
-      latched: the step that switched staging off.
+      latched: the step at whose border the device was found idle.
       remarks: why.
     """
 

@@ -167,6 +167,10 @@ class VirtualTrainer:
         done = clock.send(after=arrived)
         self.attempted(micro_batch, done)
         yield from self.bounded(clock, done)
+        return (yield from self.closed(clock, closes, defer, wait))
+
+    def closed(self, clock: Clock, closes: bool, defer: bool, wait: bool) -> Verb:
+        """What the step's last call does behind its micro-batch: hold the update back, or make it."""
         if not closes:
             return None
         if defer:

@@ -123,7 +123,7 @@ def _latch(at: Instance, border: int, told: Any) -> None:
     training.waits[border] = float(wait)
     if wait < at.state.setting.latch_s:
         if training.staging:
-            training.latched = at.step
+            training.latched = border
         training.stop_staging(at.step, f"the device had {wait:.3g} s left to do, so shipping was not hidden")
 
 

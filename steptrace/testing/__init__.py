@@ -2,7 +2,7 @@
 
 Assertions: ``assert_equivalent``, ``assert_refused``, ``assert_dump``. Case files: ``steptrace.testing.cases``, which
 pytest collects once steptrace is installed. Strategies for hypothesis, which must be installed: ``programs``,
-``pipelines``.
+``pipelines``. Doubles of trainers in virtual and in real time: see ``steptrace.testing.doubles``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,29 @@ if TYPE_CHECKING:
     from steptrace.testing.asserts import assert_dump as assert_dump
     from steptrace.testing.asserts import assert_equivalent as assert_equivalent
     from steptrace.testing.asserts import assert_refused as assert_refused
+    from steptrace.testing.doubles import DeviceWaitTrainer as DeviceWaitTrainer
+    from steptrace.testing.doubles import FailedStageTrainer as FailedStageTrainer
+    from steptrace.testing.doubles import LostStageTrainer as LostStageTrainer
+    from steptrace.testing.doubles import OlderTrainer as OlderTrainer
+    from steptrace.testing.doubles import ReplayTrainer as ReplayTrainer
+    from steptrace.testing.doubles import SlowFeed as SlowFeed
+    from steptrace.testing.doubles import TokenWaitTrainer as TokenWaitTrainer
+    from steptrace.testing.doubles import UpdatesAnywayTrainer as UpdatesAnywayTrainer
     from steptrace.testing.random_pipelines import pipelines as pipelines
+    from steptrace.testing.real_time import RealTimeTrainer as RealTimeTrainer
     from steptrace.testing.strategies import programs as programs
 
 # Loaded at first use: pytest loads this package to find its plugin, and not everyone has hypothesis.
 _HOMES = {
+    "DeviceWaitTrainer": "doubles",
+    "FailedStageTrainer": "doubles",
+    "LostStageTrainer": "doubles",
+    "OlderTrainer": "doubles",
+    "ReplayTrainer": "doubles",
+    "SlowFeed": "doubles",
+    "TokenWaitTrainer": "doubles",
+    "UpdatesAnywayTrainer": "doubles",
+    "RealTimeTrainer": "real_time",
     "assert_dump": "asserts",
     "assert_equivalent": "asserts",
     "assert_refused": "asserts",
@@ -26,7 +44,22 @@ _HOMES = {
     "programs": "strategies",
 }
 
-__all__ = ["assert_dump", "assert_equivalent", "assert_refused", "pipelines", "programs"]
+__all__ = [
+    "DeviceWaitTrainer",
+    "FailedStageTrainer",
+    "LostStageTrainer",
+    "OlderTrainer",
+    "RealTimeTrainer",
+    "ReplayTrainer",
+    "SlowFeed",
+    "TokenWaitTrainer",
+    "UpdatesAnywayTrainer",
+    "assert_dump",
+    "assert_equivalent",
+    "assert_refused",
+    "pipelines",
+    "programs",
+]
 
 
 def __getattr__(name: str) -> object:
