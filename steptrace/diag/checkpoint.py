@@ -101,3 +101,20 @@ class OutInUseError(SteptraceError):
     """
 
     code = "ST506"
+
+
+class OtherStampError(SteptraceError):
+    """The trainer comes back from its checkpoint at another version than it was saved at.
+
+    The version says how many updates the parameters have seen: the rollout holds weights under it, and staleness is
+    counted in it. A trainer that stamps its checkpoint when the last training call of a step returns is one behind
+    where the update comes after that call, as it does while an update is held back.
+
+        def fwd_bwd(self, micro_batch, **how):
+            ...
+            self.stamp = self.version        # the update of this step is still to come
+
+    Way out: write the version that the last update returned; the checkpoints that were written before cannot be used.
+    """
+
+    code = "ST507"

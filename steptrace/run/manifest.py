@@ -10,7 +10,13 @@ from typing import Any
 import jax
 
 from steptrace.diag.base import Note
-from steptrace.diag.checkpoint import NoCheckpointError, OtherModelError, OtherProgramError, OtherSeedError
+from steptrace.diag.checkpoint import (
+    NoCheckpointError,
+    OtherModelError,
+    OtherProgramError,
+    OtherSeedError,
+    OtherStampError,
+)
 from steptrace.ir import Loop, Node, Program, print_program
 from steptrace.lang.parts import Checkpointable
 from steptrace.lang.records import GroupId
@@ -59,7 +65,8 @@ def saving(run: Session, step: int, behind: str, *, copied: bool) -> Iterator[No
         copy = trainer.snapshot_checkpoint() if copied else trainer.save_checkpoint(folder / "trainer")
         for name, part in _stateful_parts(run):
             part.save_checkpoint(folder / "parts" / name)
-        facts = {**_facts(run, step, behind), "model_fingerprint": model_fingerprint(weights), "versions": versions}
+        of_weights = {"model_fingerprint": model_fingerprint(weights), "version": own, "versions": versions}
+        facts = {**_facts(run, step, behind), **of_weights}
         run.saved = (step, behind)
         yield
         if copied:
@@ -79,6 +86,7 @@ def restore_run(run: Session) -> tuple[int, str]:
     Raises:
       NoCheckpointError, BrokenCheckpointError, OtherProgramError, OtherModelError, OtherSeedError, DataStateError:
         before any part was changed.
+      OtherStampError: the trainer is not at the version that it was saved at.
     """
     if run.out is None or not checkpoints(run.out):
         raise NoCheckpointError(f"there is no checkpoint below {run.out}")
@@ -92,7 +100,7 @@ def restore_run(run: Session) -> tuple[int, str]:
     for name, part in _stateful_parts(run):
         if name in facts["parts"]:
             part.restore_checkpoint(place / "parts" / name)
-    _restore_board(run, facts["versions"], place)
+    _restore_board(run, facts, place)
     run.calls = CallLog(facts["calls_digest"])
     run.groups_digest = facts["groups_digest"]
     run.frames.restore_carries(facts["step"] + (not facts["behind"]), facts["carries"])
@@ -253,10 +261,14 @@ def _restore_step(run: Session, facts: Mapping[str, Any]) -> None:
         run.logged.append((facts["logged"][0], facts["logged"][1]))
 
 
-def _restore_board(run: Session, versions: Mapping[str, int], place: Path) -> None:
+def _restore_board(run: Session, facts: Mapping[str, Any], place: Path) -> None:
     """Publish the saved versions again. The trainer's own version is not saved twice."""
     weights, own = checked_weights(run.parts.trainer.weights())
-    for step, version in sorted((int(step), version) for step, version in versions.items()):
+    saved = facts.get("version", own)
+    if own != saved:
+        message = f"the trainer is at version {own} as restored from {place}, and was at version {saved} when it saved"
+        raise OtherStampError(message, help="stamp a checkpoint with the updates that its parameters have seen")
+    for step, version in sorted((int(step), version) for step, version in facts["versions"].items()):
         held = weights if version == own else restore_tree(place / "weights" / str(version), weights)
         run.board.publish(step, held, version)
 

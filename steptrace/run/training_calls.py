@@ -16,8 +16,8 @@ from steptrace.run.session import Session
 
 Results: TypeAlias = tuple[Any, ...]
 
-_LOST = (ConnectionError, TimeoutError)
-"""What says that a micro-batch did not reach the trainer, as against a failure of the trainer itself."""
+LOST = (ConnectionError, TimeoutError)
+"""What says that a call got lost on the way, as against a failure of the part that was called."""
 
 
 def _old_logps(run: Session, at: At, micro_batch: MicroBatch) -> Results:
@@ -95,7 +95,7 @@ def _stage(run: Session, at: At, micro_batch: MicroBatch | None) -> Results:
         return None, False
     try:
         request = run.parts.trainer.stage_fwd_bwd(micro_batch)
-    except _LOST as error:
+    except LOST as error:
         run.stop_staging(at.step, f"a micro-batch did not reach the trainer: {error}")
         return None, False
     run.staged = (request, micro_batch)

@@ -24,7 +24,7 @@ from steptrace.run.manifest import save_run, saving
 from steptrace.run.rng import key_for
 from steptrace.run.session import Session, whole
 from steptrace.run.store import append_trained
-from steptrace.run.training_calls import PARTS, TRAINING
+from steptrace.run.training_calls import LOST, PARTS, TRAINING
 
 Results: TypeAlias = tuple[Any, ...] | None
 """Values of an op's results in order; None from the head of a loop that has no further item."""
@@ -158,8 +158,21 @@ def _next_part(run: Session, at: At, groups: list[Group]) -> Results:
 
 
 def _ref_logps(run: Session, at: At, micro_batch: MicroBatch) -> Results:
-    logps = checked_logps(run.parts.reference.logps(micro_batch), micro_batch, "reference", at)
-    return (micro_batch.with_array("ref_logps", logps),)
+    try:
+        made = run.parts.reference.logps(micro_batch)
+    except LOST as error:
+        if not _shipped(run, at):
+            raise
+        # Lost for a micro-batch that is shipped ahead: it is asked for again, and sent whole in its own step.
+        run.stop_staging(at.step, f"the reference's log-probs of a micro-batch did not come: {error}")
+        made = run.parts.reference.logps(micro_batch)
+    return (micro_batch.with_array("ref_logps", checked_logps(made, micro_batch, "reference", at)),)
+
+
+def _shipped(run: Session, at: At) -> bool:
+    """Whether an op makes what is shipped to the trainer ahead of its step, and that is not off yet."""
+    ahead = at.op.micro is not None and at.op.shift > 0
+    return run.staging and ahead and any(op.kind == "stage_fwd_bwd" for op in run.plan.program.ops())
 
 
 def _save_checkpoint(run: Session, at: At) -> Results:
