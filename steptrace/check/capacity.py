@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from steptrace.check.access import Location, Mode, Touch, locations_of
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.units import ALWAYS_PRESENT, Units
+from steptrace.ir.predicate import ALWAYS
 from steptrace.ir.resource import ResourceKind
 
 
@@ -14,7 +16,8 @@ def capacity_edges(units: Units) -> Iterator[Edge]:
     """The last use of an entry comes before the next producer that needs its place, ``capacity`` entries later.
 
     A cell with a capacity holds that many steps' cells at a time; a fifo that many entries. A slot needs no edge of
-    its own: its accesses are ordered as those of one thing, so it never holds more than one entry.
+    its own: its accesses are ordered as those of one thing, so it never holds more than one entry. A slot whose parts
+    are cells is a pool, see ``pool_edges``.
     """
     for location in locations_of(units):
         if location.resource.capacity < 1:
@@ -58,15 +61,49 @@ def _queue(location: Location) -> Iterator[Edge]:
     capacity, pairing = location.resource.capacity, location.pairing
     pushes = [touch for touch in location.touches if touch.mode is Mode.PUSH]
     pops = [touch for touch in location.touches if touch.mode is Mode.POP]
-    if not pairing.counted:
-        distance = max(1, capacity // max(1, len(pushes)))
-        for pop in pops:
-            for push in pushes:
-                yield _edge(pop, push, distance, location)
+    if pairing.counted:
+        for at, pop in enumerate(pops):
+            steps, place = divmod(at + capacity, len(pushes))
+            yield _edge(pop, pushes[place], steps, location)
         return
-    for at, pop in enumerate(pops):
-        steps, place = divmod(at + capacity, len(pushes))
-        yield _edge(pop, pushes[place], steps, location)
+    streamed = _streamed(pushes, pops)
+    distance = 1 if streamed else max(1, capacity // max(1, len(pushes)))
+    for pop in pops:
+        for push in pushes:
+            yield _edge(pop, push, distance, location)
+    if streamed:
+        yield from _in_stream(*streamed, pops, location)
+
+
+def _streamed(pushes: list[Touch], pops: list[Touch]) -> tuple[Touch, Touch] | None:
+    """The push and the pop of a loop over micro-batches in which each round has one of both; None if that is not so.
+
+    Besides, only peeled rounds of that loop push and pop.
+    """
+    inside = [[touch for touch in touches if touch.unit.loop] for touches in (pushes, pops)]
+    if [len(touches) for touches in inside] != [1, 1] or inside[0][0].unit.loop != inside[1][0].unit.loop:
+        return None
+    push, pop = inside[0][0], inside[1][0]
+    group, start = push.unit.presence.group, push.unit.presence.above
+    for touch in (*pushes, *pops):
+        here = touch.unit.presence
+        if here.group != group or (not touch.unit.loop and here.above >= start):
+            return None
+    if any(op.when != ALWAYS for touch in (push, pop) for op in touch.unit.ops):
+        return None
+    return push, pop
+
+
+def _in_stream(push: Touch, pop: Touch, pops: list[Touch], location: Location) -> Iterator[Edge]:
+    """Micro-batch m takes its entry out before micro-batch m + capacity puts one in, on one counter over the rounds.
+
+    An edge from a peeled op speaks of all rounds, so the first of them waits for it whatever the capacity. What is left
+    at the end of a step is taken out before the next one puts anything in.
+    """
+    yield replace(_edge(pop, push, 0, location), micro=location.resource.capacity)
+    for first in pops:
+        if not first.unit.loop:
+            yield _edge(first, push, 0, location)
 
 
 def _edge(last: Touch, first: Touch, distance: int, location: Location) -> Edge:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from steptrace.check.rewrite import find, fresh, mapped, spliced, with_resources
+from steptrace.check.settle_law import ATTEMPT, ATTEMPT_KIND, SETTLE, from_slot, settled
 from steptrace.check.stream_law import STREAM, streamed
 from steptrace.check.units import conflict, is_stream, units_of
 from steptrace.diag.schedule import LawError, UnknownLawError
@@ -27,6 +28,7 @@ class Law:
       splits: the kind of op that it takes apart.
       parts: the parts that the ops it makes carry in their origin.
       apply: rewrites a program at an op; checks the law's conditions.
+      also: other kinds that it takes apart: parts of its kind that another law made.
       recompiled: whether the trainer compiles other programs under it, so that results agree only within rounding.
     """
 
@@ -35,6 +37,11 @@ class Law:
     parts: tuple[str, ...]
     apply: Callable[[Program, Op], Program]
     recompiled: bool = False
+    also: tuple[str, ...] = ()
+
+    def takes(self, kind: str) -> bool:
+        """Whether it takes ops of a kind apart."""
+        return kind == self.splits or kind in self.also
 
 
 def apply_law(program: Program, op_id: str, law: str) -> Program:
@@ -55,8 +62,8 @@ def apply_law(program: Program, op_id: str, law: str) -> Program:
     """
     op = find(program, op_id)
     rule = LAWS.get(law)
-    if rule is None or rule.splits != op.kind:
-        known = ", ".join(f"`{name}`" for name, other in LAWS.items() if other.splits == op.kind) or "none"
+    if rule is None or not rule.takes(op.kind):
+        known = ", ".join(f"`{name}`" for name, other in LAWS.items() if other.takes(op.kind)) or "none"
         raise UnknownLawError(f"`{law}` is no law for `{op.kind}`", loc=op.loc, help=f"its laws: {known}")
     return with_resources(rule.apply(program, op))
 
@@ -71,8 +78,8 @@ def _check_top(program: Program, op: Op, law: str) -> None:
         raise _refuse(op, law, "it stands in a loop", "a law applies to ops that stand directly in the step")
 
 
-def _check_whole(op: Op, law: str) -> None:
-    if op.origin is not None and op.origin.part:
+def _check_whole(op: Op, law: str, *besides: str) -> None:
+    if op.origin is not None and op.origin.part and op.origin.part not in besides:
         raise _refuse(op, law, f"it is already the part `{op.origin.part}` of `{op.origin.op}`")
 
 
@@ -96,24 +103,25 @@ def _split(law: str, kinds: tuple[str, ...], gives: str, parts: tuple[str, ...])
 def _stage(program: Program, op: Op) -> Program:
     """``fwd_bwd`` of a peeled micro-batch: ship it, then run what was shipped, or the whole where nothing was."""
     _check_top(program, op, "stage")
-    _check_whole(op, "stage")
+    _check_whole(op, "stage", ATTEMPT)
     if op.micro is None:
         raise _refuse(op, "stage", "only the call on a peeled micro-batch can be sent ahead", "peel its loop first")
     source = op.origin.op if op.origin else op.id
-    stage_id, staged_id = fresh(program, "stage_fwd_bwd", f"fwd_bwd_staged{_suffix(op)}")
+    kind = "attempt_staged" if op.kind == ATTEMPT_KIND else "fwd_bwd_staged"
+    stage_id, staged_id = fresh(program, "stage_fwd_bwd", f"{kind}{_suffix(op)}")
     token, flag = fresh(program, "request", "staged", values=True)
     results = (Result(token, Type("token")), Result(flag, Type("flag")))
     stage = replace(op, id=stage_id, kind="stage_fwd_bwd", attrs=(), results=results, origin=Origin(source, "stage"))
     staged = replace(
         op,
         id=staged_id,
-        kind="fwd_bwd_staged",
+        kind=kind,
         args=(Use(token),),
         when=conjunction(op.when, Flag(flag)),
         origin=Origin(source, "staged"),
     )
     whole = replace(op, when=conjunction(op.when, Not(Flag(flag))), origin=Origin(source, "whole"))
-    return spliced(program, op.id, (stage, staged, whole))
+    return from_slot(spliced(program, op.id, (stage, staged, whole)), op)
 
 
 def _suffix(op: Op) -> str:
@@ -124,7 +132,7 @@ def _suffix(op: Op) -> str:
 def _poll(program: Program, op: Op) -> Program:
     """``fwd_bwd`` of a peeled micro-batch: run it early if it is packed by then, else in its place."""
     _check_top(program, op, "poll")
-    _check_whole(op, "poll")
+    _check_whole(op, "poll", ATTEMPT)
     if op.micro is None:
         raise _refuse(op, "poll", "only the call on a peeled micro-batch can be sent ahead", "peel its loop first")
     source = op.origin.op if op.origin else op.id
@@ -149,6 +157,9 @@ def _defer(program: Program, op: Op) -> Program:
 def _fuse(program: Program, op: Op) -> Program:
     """The last training call does the update too."""
     last = _check_closing(program, op, "fused-update")
+    late = next((call for call in ops_of(program.body) if call.kind in _ATTEMPTS), None)
+    if late is not None:
+        raise _refuse(op, "fused-update", f"`{late.id}` is settled later, and the update has to wait for that")
     _check_nothing_between(program, last, op)
     return _closing(spliced(program, op.id, ()), "update")
 
@@ -165,7 +176,7 @@ def _check_closing(program: Program, op: Op, law: str) -> Loop:
     loops = [
         node
         for node in program.body
-        if isinstance(node, Loop) and any(inner.kind == "fwd_bwd" for inner in ops_of(node.body))
+        if isinstance(node, Loop) and any(inner.kind in _CALLS for inner in ops_of(node.body))
     ]
     calls = [call for call in ops_of(program.body) if call.kind in _CALLS]
     if len(loops) != 1 or not is_stream(loops[0]) or program.body.index(loops[0]) > program.body.index(op):
@@ -190,7 +201,8 @@ def _check_nothing_between(program: Program, loop: Loop, op: Op) -> None:
             raise _refuse(op, "fused-update", why, f"move `{unit.id}` out of the way")
 
 
-_CALLS = ("fwd_bwd", "fwd_bwd_staged")
+_CALLS = ("fwd_bwd", "fwd_bwd_staged", ATTEMPT_KIND, "attempt_staged")
+_ATTEMPTS = _CALLS[2:]
 
 
 def _applies(program: Program, op: Op) -> bool:
@@ -216,8 +228,9 @@ LAWS: Mapping[str, Law] = MappingProxyType(
         for law in (
             Law("fused-update", "update", (), _fuse, recompiled=True),
             Law("deferred-update", "update", (), _defer),
-            Law("stage", "fwd_bwd", ("stage", "staged", "whole"), _stage),
-            Law("poll", "fwd_bwd", ("poll", "early", "late"), _poll),
+            Law("stage", "fwd_bwd", ("stage", "staged", "whole"), _stage, also=(ATTEMPT_KIND,)),
+            Law("poll", "fwd_bwd", ("poll", "early", "late"), _poll, also=(ATTEMPT_KIND,)),
+            Law(SETTLE, "fwd_bwd", (ATTEMPT, SETTLE), settled),
             Law(STREAM, "next_mb", (STREAM,), streamed),
             Law(
                 "start-fetch",

@@ -28,6 +28,7 @@ _NOUNS = {
     "trainer.metrics": "the trainer's metrics buffer",
     "metrics": "the metrics of the step",
     "trainer.staged": "the micro-batch that the trainer holds",
+    "trainer.attempts": "the queue of training calls to be settled",
     "trainer.held": "the update that the trainer holds back",
     "trainer.copied": "the copy of the parameters",
     "trainer.snapshot": "the copy of the trainer's state",

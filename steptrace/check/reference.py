@@ -16,6 +16,7 @@ from steptrace.check.edges import edges_of
 from steptrace.check.laws import LAWS, apply_law, law_of_part
 from steptrace.check.peel import peel_first
 from steptrace.check.rewrite import mapped, renamed_op, renamed_use
+from steptrace.check.settle_law import ATTEMPT, SETTLE
 from steptrace.check.stream_law import STREAM
 from steptrace.diag.base import Note
 from steptrace.diag.loc import Loc
@@ -26,7 +27,7 @@ from steptrace.diag.schedule import (
     ForeignOpError,
     MissingOpError,
 )
-from steptrace.ir.program import Contract, Loop, Node, Op, Program, ops_of, walk
+from steptrace.ir.program import Contract, Loop, Node, Op, Origin, Program, ops_of, walk
 
 _Key: TypeAlias = tuple[str, str, int | None, str]
 """What pairs ops: source op, part, peeled micro-batch, innermost loop."""
@@ -127,12 +128,22 @@ def _with_laws(reference: Program, program: Program) -> Program:
         origin = op.origin.op if op.origin else op.id
         if op.origin is None or op.origin.part or op.attr("closes"):
             continue
-        law = next((law_of_part(part) for part in sorted(parts[origin, op.micro]) if law_of_part(part)), "")
+        shown = parts[origin, op.micro]
+        if SETTLE in shown and LAWS[SETTLE].takes(op.kind):
+            reference = apply_law(reference, op.id, SETTLE)
+            op, shown = _attempt(reference, origin, op.micro), shown - {ATTEMPT, SETTLE}
+        law = next((law_of_part(part) for part in sorted(shown) if law_of_part(part)), "")
         if op.kind == "update" and op in reference.body:
             law = next((closing[how] for how in sorted(closes) if how in closing), "")
-        if law and LAWS[law].splits == op.kind:
+        if law and LAWS[law].takes(op.kind):
             reference = apply_law(reference, op.id, law)
     return reference
+
+
+def _attempt(reference: Program, origin: str, micro: int | None) -> Op:
+    """The attempt that the law `settle` made of a training call."""
+    wanted = Origin(origin, ATTEMPT)
+    return next(op for op in ops_of(reference.body) if op.origin == wanted and op.micro == micro)
 
 
 def _keys(program: Program) -> dict[_Key, list[Op]]:

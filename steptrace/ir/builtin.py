@@ -200,7 +200,7 @@ _ROWS = (
         blocking=False,
         binds="trainer.fwd_bwd",
         cost="device",
-        laws=("fused-update", "stage", "poll"),
+        laws=("fused-update", "stage", "poll", "settle"),
         doc="Forward and backward of one micro-batch; adds its gradient sums to the accumulator.",
         example="step.fwd_bwd(mb)",
     ),

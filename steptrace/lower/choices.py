@@ -54,6 +54,12 @@ WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
             Way("staged", _STAGE, "runs what was shipped"),
             Way("never", (), "nothing is ever shipped"),
         ),
+        "attempt_fwd_bwd": (Way("plain", ("trainer.fwd_bwd",), "a plain call, which the trainer settles"),),
+        "attempt_staged": (
+            Way("staged", _STAGE, "runs what was shipped"),
+            Way("never", (), "nothing is ever shipped"),
+        ),
+        "settle": (Way("in-trainer", (), "the trainer settles its calls itself, the last one in the update"),),
         "start_metrics": (
             Way("set-aside", ("trainer.start_metrics", "trainer.fetch_metrics"), "sets the record aside on the device"),
             Way("get", ("trainer.get_metrics",), "fetches at once"),
@@ -135,7 +141,11 @@ def _choice(call: Call, there: frozenset[str]) -> Choice:
     )
 
 
+_WHOLE_CALLS = ("fwd_bwd", "attempt_fwd_bwd")
+"""The kinds of training calls that carry their micro-batch."""
+
+
 def rule_of(call: Call) -> str:
     """The row of the table that an op is looked up in."""
-    closes = call.op.attr("closes") if call.kind.name == "fwd_bwd" else None
+    closes = call.op.attr("closes") if call.kind.name in _WHOLE_CALLS else None
     return f"fwd_bwd closes={closes}" if closes else call.kind.name

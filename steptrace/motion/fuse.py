@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from steptrace.check.laws import LAWS, apply_law
-from steptrace.check.rewrite import find, spliced, with_resources
+from steptrace.check.rewrite import find, fresh, spliced, with_resources
 from steptrace.diag.motion import FuseError
 from steptrace.ir.builtin import BUILTIN
 from steptrace.ir.program import Op, Origin, Program, ops_of
+from steptrace.motion.edit import home_of
 from steptrace.motion.proof import Call, in_words, rewritten
 from steptrace.motion.schedule import Moved, Schedule
 
@@ -20,6 +21,7 @@ def fuse(schedule: Schedule, op: str, *, law: str) -> Moved:
     """Joins ops that a law says are one.
 
     ``start_metrics; fetch_metrics  -->  get_metrics``   for ``fuse(schedule, "start_metrics", law="start-fetch")``
+    ``loop { attempt_fwd_bwd; settle }  -->  loop { fwd_bwd }``   for ``fuse(schedule, "settle", law="settle")``
     ``loop { fwd_bwd }; update  -->  loop { fwd_bwd {closes="update"} }``   for law ``fused-update``
 
     The joined op stands where the first part stood; an update joined to the last training call is done by that call.
@@ -56,7 +58,8 @@ def _parts(program: Program, op_id: str, law: str) -> tuple[Op, ...]:
     one = find(program, op_id)
     assert one.origin is not None, "every op has an origin"
     names = LAWS[law].parts
-    family = [op for op in ops_of(program.body) if op.origin and op.origin.op == one.origin.op]
+    mine = [op for op in ops_of(program.body) if op.origin and op.origin.op == one.origin.op]
+    family = [op for op in mine if op.micro == one.micro]
     found = {op.origin.part: op for op in family if op.origin and op.origin.part}
     if not set(names) <= found.keys():
         raise FuseError(f"`{op_id}` is no part that `{law}` made", loc=one.loc, help="give the id of one of its parts")
@@ -67,8 +70,8 @@ def _parts(program: Program, op_id: str, law: str) -> tuple[Op, ...]:
             if mine != first:
                 message = f"`{part.id}` and `{parts[0].id}` differ in {what}: {mine} and {first}"
                 raise FuseError(message, loc=part.loc, help=f"bring `{part.id}` back first")
-        if part not in program.body:
-            raise FuseError(f"`{part.id}` does not stand directly in the step", loc=part.loc)
+        if home_of(program, part.id) != home_of(program, parts[0].id):
+            raise FuseError(f"`{part.id}` does not stand beside `{parts[0].id}`", loc=part.loc)
     return parts
 
 
@@ -79,7 +82,11 @@ def _whole(schedule: Schedule, parts: tuple[Op, ...]) -> Op:
     plain = find(schedule.source, origin.op)
     results = next((part.results for part in parts if part.results), ())
     assert plain.kind in BUILTIN, "laws split built-in ops"
-    return replace(parts[0], id=plain.id, kind=plain.kind, attrs=plain.attrs, results=results, origin=Origin(plain.id))
+    closes = tuple(pair for pair in parts[0].attrs if pair[0] == "closes")
+    (id,) = fresh(schedule.program, plain.id if parts[0].micro is None else f"{plain.id}.first")
+    return replace(
+        parts[0], id=id, kind=plain.kind, attrs=(*plain.attrs, *closes), results=results, origin=Origin(plain.id)
+    )
 
 
 def _joined(program: Program, parts: tuple[Op, ...], whole: Op) -> Program:

@@ -14,6 +14,7 @@ from steptrace.passes.defer_update import DeferUpdate
 from steptrace.passes.fuse_update import FuseUpdate
 from steptrace.passes.one_step_off import OneStepOff
 from steptrace.passes.pipeline_micro_batches import PipelineMicroBatches
+from steptrace.passes.replay import Replay
 from steptrace.passes.send_ahead import SendAhead
 from steptrace.passes.stage_after_update import StageAfterUpdate
 from steptrace.passes.stage_before_update import StageBeforeUpdate
@@ -32,6 +33,7 @@ PASSES: Mapping[str, type[Pass]] = MappingProxyType(
             FuseUpdate,
             OneStepOff,
             PipelineMicroBatches,
+            Replay,
             SendAhead,
             StageAfterUpdate,
             StageBeforeUpdate,
@@ -47,6 +49,7 @@ PIPELINES: Mapping[str, str] = MappingProxyType(
         "pipelined-boundary": "take-ahead{depth=1},defer-metrics,stage-before-update,send-ahead",
         "pipelined-boundary-staged-after": "take-ahead{depth=1},defer-metrics,stage-after-update,send-ahead",
         "pipelined-boundary-unstaged": "take-ahead{depth=1},defer-metrics,send-ahead",
+        "pipelined-boundary-replayed": "replay{late=1},pipelined-boundary",
         "async-everything": "one-step-off{staleness=1},pipelined-boundary,pipeline-micro-batches,async-weight-sync,"
         "async-checkpoint",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from steptrace.check.settle_law import ATTEMPT
 from steptrace.check.units import units_of
 from steptrace.check.values import makers_of
 from steptrace.diag.motion import PassDeclinedError
@@ -24,7 +25,7 @@ def check_packed_ahead(schedule: Schedule) -> Op:
     if not calls:
         message = f"the first micro-batch of `{loop.id}` runs inside the loop, so there is none to ship ahead"
         raise declined(message, loc=loop.loc, help="put `take-ahead` before this pass")
-    if len(calls) > 1 or (calls[0].origin and calls[0].origin.part):
+    if len(calls) > 1 or (calls[0].origin and calls[0].origin.part not in ("", ATTEMPT)):
         raise declined(f"`{calls[0].id}` is shipped ahead already", loc=calls[0].loc)
     makers = makers_of(units_of(program))
     for use in calls[0].args:

@@ -42,6 +42,11 @@ def _fwd_bwd_staged(run: Session, at: At, request: Any) -> Results:
     return ()
 
 
+def _settle(run: Session, at: At, micro_batch: MicroBatch) -> Results:
+    """Nothing: a trainer that may drop tokens reads a call's flag during the next one, the last one's in the update."""
+    return ()
+
+
 def _train(run: Session, at: At, micro_batch: MicroBatch, call: Callable[..., Any]) -> None:
     """One training call; the step's last one also closes it, as far as the trainer can."""
     closes = at.op.attr("closes") if micro_batch.last else None
@@ -221,6 +226,9 @@ PARTS: Mapping[str, Callable[..., Results]] = MappingProxyType(
         "stage_fwd_bwd": _stage,
         "poll_packed": _poll,
         "fwd_bwd_staged": _fwd_bwd_staged,
+        "attempt_fwd_bwd": _fwd_bwd,
+        "attempt_staged": _fwd_bwd_staged,
+        "settle": _settle,
         "apply_deferred_update": _update,
         "start_metrics": _start_metrics,
         "fetch_metrics": _fetch_metrics,

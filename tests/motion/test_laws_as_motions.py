@@ -12,6 +12,7 @@ SPLITS = {
         ["snapshot_checkpoint when(every 10)", "write_checkpoint when(every 10)"],
     ),
     "copy-transfer-apply": ("sync_weights", ["copy_weights", "transfer_weights", "apply_weights"]),
+    "settle": ("fwd_bwd", ["attempt_fwd_bwd", "settle"]),
 }
 
 

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from steptrace.check.validation.finding import Finding, Spot
 from steptrace.check.validation.instances import where
-from steptrace.check.validation.parts import LOOKS
+from steptrace.check.validation.parts import ATTEMPTS, LOOKS
 from steptrace.check.validation.runs import Run
 from steptrace.check.validation.sides import Side
 from steptrace.diag.validation import CrashCutError
@@ -129,7 +129,7 @@ def _saves(run: Run, line: tuple[int, ...], roles: Roles) -> Iterator[tuple[int,
     for position in line:
         site, one = run.sites[position], run.lanes.instances[position]
         number = _number(run, position)
-        if number in roles.trains and site.part not in LOOKS:
+        if number in roles.trains and site.part not in LOOKS | ATTEMPTS:
             memory.grads[number, one.step, one.path] += 1
             last = bool(one.path) and one.path[-1] == run.setting.counts[one.step] - 1
             if last and site.number in run.pair.carries and run.side is run.pair.schedule:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from steptrace.check.validation.instances import Instance, value_key, where
-from steptrace.check.validation.parts import LOOKS, RANK, SPLITS, WHOLE, before
+from steptrace.check.validation.parts import ATTEMPTS, LOOKS, SETTLE, SPLITS, STAGED, WHOLE, before
 from steptrace.check.validation.runs import Run, cell_of
 from steptrace.check.validation.sides import Pair, Site, Touch, plain_effects, touches_of
 from steptrace.check.validation.terms import Terms
@@ -47,12 +47,15 @@ class Trace:
       channels: for each channel its entries in order.
       cells: for each resource what its cells hold.
       line: the instances of the source, in the order in which their terms were made, with their positions in the run.
+      reruns: the settlings whose rerun would not find what its attempt found, by position in the run, each with the
+        term of the micro-batch that it would find.
     """
 
     made: dict[Instance, int] = field(default_factory=dict)
     channels: dict[str, list[int]] = field(default_factory=dict)
     cells: dict[str, dict[tuple[int, ...] | None, int]] = field(default_factory=dict)
     line: list[tuple[Instance, int]] = field(default_factory=list)
+    reruns: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Acts:
@@ -80,7 +83,7 @@ class Acts:
         if origin.number not in self.pair.split:
             return reads, writes
         parts = [site for site, its in zip(self.pair.schedule.sites, self.pair.origins, strict=True) if its is origin]
-        first = [site for site in parts if _rank(site) == 0 and site.part != WHOLE]
+        first = [site for site in parts if site.part != WHOLE and not before(site.part)]
         seen = {_cell(touch) for site in first for touch in site.touches if touch.reads or touch.awaits}
         done = {_cell(touch) for site in parts if site.part != WHOLE for touch in site.touches if touch.writes}
         return (
@@ -97,9 +100,10 @@ class Acts:
         if any(site.part in split for split in SPLITS):
             reads, writes = self._shape(origin)
             own = {_cell(touch) for touch in site.touches if touch.writes}
-            first = RANK[site.part] == 0
+            first = not before(site.part)
             mine = tuple(touch for touch in writes if _cell(touch) in own)
-            return Act(origin, self._attrs(origin, origin), reads if first else (), mine, first)
+            seen = reads if first or site.part == SETTLE else ()
+            return Act(origin, self._attrs(origin, origin), seen, mine, first)
         if site.part == "staged" or site.op.kind == "apply_deferred_update" or origin.number in self.pair.split:
             source = self._of_source(origin)
             return Act(origin, self._attrs(origin, origin), source.reads, source.writes, True)
@@ -111,10 +115,6 @@ class Acts:
     def _attrs(self, site: Site, origin: Site) -> int:
         attrs = tuple(pair for pair in site.op.attrs if pair[0] not in ("closes", "fuses"))
         return self.terms.number(("attrs", origin.number, site.op.kind, attrs))
-
-
-def _rank(site: Site) -> int:
-    return RANK[site.part]
 
 
 def _cell(touch: Touch) -> tuple[str, int | None, int | None]:
@@ -134,6 +134,8 @@ class Machine:
         self.parts: dict[tuple[Instance, str], int] = {}
         self.pushes: dict[str, list[tuple[int, int]]] = {}
         self.staged: list[int] = []
+        self.slot: int | None = None
+        self.inputs: dict[Instance, tuple[str, tuple[int, ...], tuple[int, ...]]] = {}
         self.held: tuple[int, tuple[int, ...]] | None = None
         self.streams = run.pair.streams if run.side is run.pair.schedule else {}
         self.partial: dict[tuple[str, tuple[int, ...] | None], tuple[int, int]] = {}
@@ -161,12 +163,16 @@ class Machine:
             self._stream(site, act, one, position)
             return
         if act.first:
-            operands = self._staged(site, one) if site.part == "staged" else self._operands(site, one)
+            operands = self._staged(site, one) if site.part in STAGED else self._operands(site, one)
             if site.op.kind == "apply_deferred_update":
                 operands = self._applied(one)
             term = self._make(act, identity, operands, position)
+            if site.part in ATTEMPTS:
+                self.inputs[identity] = (site.part, operands, self._seen(act, identity))
         else:
             term = self._later(site, identity)
+            if site.part == SETTLE:
+                term = self._settled(site, act, position, identity, term)
         self.parts[identity, site.part] = term
         self._write(act.writes, identity, term)
         for at in range(len(site.op.results)):
@@ -234,9 +240,21 @@ class Machine:
         counts = self.run.setting.counts
         return self.skips and 0 <= step < len(counts) and counts[step] == 0
 
+    def _seen(self, act: Act, identity: Instance) -> tuple[int, ...]:
+        return tuple([self._read(touch, identity) for touch in act.reads])
+
+    def _settled(self, site: Site, act: Act, position: int, identity: Instance, term: int) -> int:
+        """The term of an attempt, if a rerun would find what the attempt found: its own micro-batch, the same state."""
+        part, operands, reads = self.inputs.get(identity, ("", (), ()))
+        held = (self.slot,) if site.op.attr("from_slot") and part in STAGED and self.slot is not None else None
+        found = self._operands(site, self.run.lanes.instances[position]) if held is None else held
+        if (found, self._seen(act, identity)) == (operands, reads):
+            return term
+        self.trace.reruns.append((position, found[0]))
+        return self.terms.number(("rerun", found[0], identity))
+
     def _make(self, act: Act, identity: Instance, operands: tuple[int, ...], position: int) -> int:
-        reads = tuple([self._read(touch, identity) for touch in act.reads])
-        term = self.terms.number(("op", identity, act.attrs, operands, reads))
+        term = self.terms.number(("op", identity, act.attrs, operands, self._seen(act, identity)))
         self.trace.made[identity] = term
         self.trace.line.append((identity, position))
         return term
@@ -244,9 +262,9 @@ class Machine:
     def _later(self, site: Site, identity: Instance) -> int:
         """The term of a split op, for a part after the first; another term where the part before has not run."""
         earlier = before(site.part)
-        assert earlier is not None, "only later parts come here"
-        found = self.parts.get((identity, earlier))
-        return self.terms.number(("missing", earlier, site.part, identity)) if found is None else found
+        assert earlier, "only later parts come here"
+        found = [self.parts[identity, part] for part in earlier if (identity, part) in self.parts]
+        return found[0] if found else self.terms.number(("missing", earlier[0], site.part, identity))
 
     def _operands(self, site: Site, one: Instance) -> tuple[int, ...]:
         uses = zip(self.run.side.uses[site.number], site.op.args, strict=True)
@@ -266,7 +284,8 @@ class Machine:
         last = len(site.op.results) - 1
         if (*site.value(last), one.step, one.path) not in self.run.setting.flags:
             return
-        self.staged.append(self._operands(site, one)[0])
+        self.slot = self._operands(site, one)[0]
+        self.staged.append(self.slot)
 
     def _staged(self, site: Site, one: Instance) -> tuple[int, ...]:
         if len(self.staged) != 1:

@@ -15,6 +15,9 @@ PART_OF_KIND: Mapping[str, str] = MappingProxyType(
         "stage_fwd_bwd": "stage",
         "fwd_bwd_staged": "staged",
         "poll_packed": "poll",
+        "attempt_fwd_bwd": "attempt",
+        "attempt_staged": "staged attempt",
+        "settle": "settle",
         "start_metrics": "start",
         "fetch_metrics": "fetch",
         "snapshot_checkpoint": "snapshot",
@@ -29,16 +32,45 @@ PART_OF_KIND: Mapping[str, str] = MappingProxyType(
 LOOKS = frozenset({"stage", "poll"})
 """Parts that only look whether their operand is there, and give a flag that the source does not have."""
 
-SPLITS = (("start", "fetch"), ("snapshot", "write"), ("copy", "transfer", "apply"))
+STAGED = frozenset({"staged", "staged attempt"})
+"""Parts whose operand is what the trainer holds."""
+
+ATTEMPTS = frozenset({"attempt", "staged attempt"})
+"""Parts that train a micro-batch, if what settles them finds that they dropped nothing."""
+
+SETTLE = "settle"
+"""The part that adds what an attempt, or its rerun, has computed."""
+
+SPLITS = (
+    ("start", "fetch"),
+    ("snapshot", "write"),
+    ("copy", "transfer", "apply"),
+    *((attempt, SETTLE) for attempt in sorted(ATTEMPTS)),
+)
 """The parts that one law makes, in the order in which they run."""
 
 WHOLES = frozenset(
-    frozenset(parts) for parts in ((WHOLE,), ("stage", WHOLE), ("stage", "staged"), ("poll", WHOLE), *SPLITS)
+    frozenset(parts)
+    for parts in (
+        (WHOLE,),
+        ("stage", WHOLE),
+        ("stage", "staged"),
+        ("poll", WHOLE),
+        ("stage", "attempt", SETTLE),
+        ("stage", "staged attempt", SETTLE),
+        ("poll", "attempt", SETTLE),
+        *SPLITS,
+    )
 )
 """The sets of parts that make one instance of a source op, each part once."""
 
+_LOOKS_FIRST = {WHOLE: 1, "stage": 0, "poll": 0, "staged": 1}
+
 RANK: Mapping[str, int] = MappingProxyType(
-    {WHOLE: 1, "stage": 0, "poll": 0, "staged": 1, **{part: at for split in SPLITS for at, part in enumerate(split)}}
+    _LOOKS_FIRST
+    | {part: at for split in SPLITS for at, part in enumerate(split)}
+    | dict.fromkeys(ATTEMPTS, 1)
+    | {SETTLE: 2}
 )
 """The order of the parts of one instance in the reference."""
 
@@ -54,9 +86,6 @@ def part_of(op: Op) -> str:
     return PART_OF_KIND.get(op.kind, WHOLE)
 
 
-def before(part: str) -> str | None:
-    """The part of the same law that must have run before this one, or None."""
-    for split in SPLITS:
-        if part in split[1:]:
-            return split[split.index(part) - 1]
-    return None
+def before(part: str) -> tuple[str, ...]:
+    """The parts of the same law of which one must have run before this one; none for a first part."""
+    return tuple(split[split.index(part) - 1] for split in SPLITS if part in split[1:])

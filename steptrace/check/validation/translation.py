@@ -53,6 +53,9 @@ class Comparison:
 
     def _explained(self, leaf: str, source: Run, plain: Trace, schedule: Run, trace: Trace) -> Finding:
         message, spots = self._where(leaf, plain, trace)
+        for position, found in trace.reruns[:1]:
+            text = f"a rerun in {schedule.text(position)} would find {self.words(found)}, not what its attempt found"
+            return Finding(TranslationError, message, schedule.setting, (Spot(text, schedule.sites[position].op.loc),))
         for identity, position in trace.line:
             if plain.made.get(identity) != trace.made[identity]:
                 spots += self._blame(identity, position, plain, schedule, trace)
@@ -100,7 +103,7 @@ class Comparison:
         key = self.terms.key(number) if number >= 0 else ("initial", "", None)
         if key[0] == "undefined":
             return "before it is made"
-        if key[0] in ("staged", "held"):
+        if key[0] in ("staged", "held", "rerun"):
             return f"of {self._other(key)}"
         if key[0] == "queue":
             return f"with {self._other(key)}"
@@ -165,6 +168,8 @@ class Comparison:
                 return f"`%{name}` before it is made"
             case ("missing", earlier, later, Instance() as one):
                 return f"the `{later}` of {instance_text(self.pair, one)} without its `{earlier}`"
+            case ("rerun", int() as found, Instance() as one):
+                return f"a rerun of {instance_text(self.pair, one)} on {self.words(found)}"
             case ("staged", count):
                 return f"a trainer that holds {count} staged micro-batches"
             case ("held", None):

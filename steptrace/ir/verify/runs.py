@@ -92,8 +92,10 @@ def roles_of(ground: Ground, op: Op) -> frozenset[Role]:
     reads = {effect.resource for effect in ground.effects(op) if effect.access is Access.READ}
     writes = {effect.resource for effect in ground.effects(op) if effect.access is Access.WRITE}
     trains = any(operand.base in ("micro_batch", "token") for operand in ground.row(op).operands)
+    attempts = "trainer.attempts" in writes
+    settles = attempts and "trainer.attempts" in reads
     found = {
-        Role.ACCUMULATE: "grads" in writes and trains,
+        Role.ACCUMULATE: ("grads" in writes or attempts) and trains and not settles,
         Role.APPLY: {"grads", "params"} <= writes,
         Role.ANCHOR: "params" in reads and any("old_logps" in given.adds for given in ground.row(op).results),
         Role.EXPORT: "params" in reads and bool(writes & _EXPORTS),
