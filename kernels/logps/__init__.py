@@ -1,5 +1,21 @@
 """Per-token log-probs of a causal language model. Convention: ``logp[r, i]`` belongs to token ``tokens[r, i]``."""
 
-from steptrace_kernels.logps.dense import Logps, dense_logps
+from steptrace_kernels.logps.api import logps
+from steptrace_kernels.logps.dense import dense_logps
+from steptrace_kernels.logps.fallback import CannotRunError, Fallback, Reason
+from steptrace_kernels.logps.head import Head, Layout, Logps, RMSNorm, Strategy
+from steptrace_kernels.logps.validate import LogpsError
 
-__all__ = ["Logps", "dense_logps"]
+__all__ = [
+    "CannotRunError",
+    "Fallback",
+    "Head",
+    "Layout",
+    "Logps",
+    "LogpsError",
+    "RMSNorm",
+    "Reason",
+    "Strategy",
+    "dense_logps",
+    "logps",
+]

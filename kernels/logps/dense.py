@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-
-class Logps(NamedTuple):
-    """Log-probs and entropies by token.
-
-    Attributes:
-      logp: float32 [rows, length], ``logp[r, i]`` is the log-prob of ``tokens[r, i]``; never above 0.
-      entropy: float32 [rows, length], in nats, of the distribution ``tokens[r, i]`` was drawn from; never below 0.
-    """
-
-    logp: jax.Array
-    entropy: jax.Array
+from steptrace_kernels.logps.head import Logps
 
 
 def dense_logps(
@@ -28,9 +16,9 @@ def dense_logps(
     *,
     temperature: float | jax.Array = 1.0,
 ) -> Logps:
-    """Log-prob and entropy of each token under ``softmax(logits / temperature)`` of the position before it.
+    """Log-prob, entropy and lse of each token under ``softmax(logits / temperature)`` of the position before it.
 
-    The first token of a segment has nothing before it, and padding (segment id 0) is no token: there both
+    The first token of a segment has nothing before it, and padding (segment id 0) is no token: there all
     results are exactly 0, and so are their gradients, whatever the logits and token ids at these places
     hold. A token id out of ``0..vocab-1`` anywhere else gives NaN, in value and gradient, so that it
     cannot pass for a number. Vocabulary entries masked with -inf add 0 to the entropy; a token that is
@@ -45,7 +33,7 @@ def dense_logps(
         happens after the logits were brought to float32.
 
     Returns:
-      Two float32 arrays [rows, length] (float64 for float64 logits).
+      Three float32 arrays [rows, length] (float64 for float64 logits).
 
     Raises:
       ValueError: shapes or dtypes do not fit together, or a Python ``temperature`` is not above 0; before
@@ -60,7 +48,7 @@ def dense_logps(
     scale = _by_token(jnp.asarray(temperature, dtype), tokens.shape)[:, 1:]
     scaled = jnp.where(needed[..., None], logits[:, :-1].astype(dtype), 0) / jnp.where(needed, scale, 1)[..., None]
     target = jnp.where(needed, tokens[:, 1:], 0)
-    logp, entropy = _head(scaled, jnp.clip(target, 0, vocab - 1))
+    logp, entropy, lse = _head(scaled, jnp.clip(target, 0, vocab - 1))
     # A factor, not a `where`: it must poison the gradient too, and only there.
     inside = (target >= 0) & (target < vocab)
     logp = logp * jnp.where(inside, 1, jnp.nan).astype(dtype)
@@ -69,6 +57,7 @@ def dense_logps(
     return Logps(
         jnp.pad(jnp.where(needed, logp, zero), front),
         jnp.pad(jnp.where(needed, entropy, zero), front),
+        jnp.pad(jnp.where(needed, lse, zero), front),
     )
 
 
@@ -78,8 +67,8 @@ def has_predecessor(segment_ids: jax.Array) -> jax.Array:
     return jnp.pad(same, ((0, 0), (1, 0)))
 
 
-def _head(logits: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Log-prob of ``target`` and entropy, both from shifted logits, so that large logits cost no digits."""
+def _head(logits: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Log-prob of ``target``, entropy and lse, all from shifted logits, so that large logits cost no digits."""
     top = lax.stop_gradient(jnp.max(logits, axis=-1))
     some = top > -jnp.inf
     shifted = logits - jnp.where(some, top, 0)[..., None]
@@ -93,7 +82,7 @@ def _head(logits: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     allowed = jnp.take_along_axis(live, target[..., None], axis=-1)[..., 0]
     logp = jnp.where(allowed, picked - log_total, -jnp.inf)
     entropy = log_total - jnp.sum(weight * finite, axis=-1) / total
-    return logp, entropy
+    return logp, entropy, top + log_total
 
 
 def _by_token(temperature: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -72,7 +72,7 @@ class GrpoLoss:
         clipped term is the smaller one), ``logp_gap`` (absolute difference between the trainer's and the
         sampler's log-prob, when there are ``rollout_logps``), and ``kl`` (k3) when there are ``ref_logps``.
         """
-        logp, entropy = model_logps(model, batch, self.temperature)
+        logp, entropy, _ = model_logps(model, batch, self.temperature)
         mask = trained(batch)
         old = batch["old_logps"] if "old_logps" in batch else batch["rollout_logps"]
         advantages = jnp.where(mask > 0, batch["advantages"], 0)
@@ -115,7 +115,7 @@ class SftLoss:
 
     def __call__(self, model: Any, batch: Arrays) -> Sums:
         """Loss sum, token count, and ``entropy`` in nats as a mean over trained tokens."""
-        logp, entropy = model_logps(model, batch, self.temperature)
+        logp, entropy, _ = model_logps(model, batch, self.temperature)
         mask = trained(batch)
         return -jnp.sum(mask * jnp.where(mask > 0, logp, 0)), jnp.sum(mask), _means({"entropy": entropy}, mask)
 

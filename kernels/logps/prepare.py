@@ -1,0 +1,141 @@
+"""From the arguments of a call to what is static about it, and to arrays that divide over the mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
+
+from steptrace_kernels.logps import mesh as meshes
+from steptrace_kernels.logps import validate
+from steptrace_kernels.logps.engine import by_row, input_specs
+from steptrace_kernels.logps.fallback import Fallback, Reason
+from steptrace_kernels.logps.forward import Inputs
+from steptrace_kernels.logps.head import Axes, Head, Layout, Strategy
+from steptrace_kernels.logps.setting import Setting
+from steptrace_kernels.logps.tile import Formula
+
+DEFAULT_CHUNK = 1024
+"""Tokens of its own that a device takes at a time, where nobody says."""
+
+
+def place(
+    hidden: jax.Array, head: Head, mesh: Mesh | AbstractMesh | None, layout: Layout | None
+) -> tuple[Mesh | AbstractMesh, Layout] | Fallback:
+    """Mesh and layout of a call, or why the kernel cannot run."""
+    mesh = meshes.current_mesh() if mesh is None else mesh
+    if mesh is None:
+        return Fallback(Reason.NO_MESH)
+    manual = meshes.manual_axes(jax.sharding.get_abstract_mesh())
+    if manual:
+        return Fallback(Reason.INSIDE_SHARD_MAP, ", ".join(manual))
+    layout = meshes.layout_from_types(hidden, head) if layout is None else layout
+    return Fallback(Reason.NO_LAYOUT) if layout is None else (mesh, layout)
+
+
+def formula_of(hidden: jax.Array, head: Head, soft_cap: float | None, logit_scale: float | None) -> Formula:
+    """The static part of the formula: operands in the wider dtype of hidden states and table, sums at least float32."""
+    compute = jnp.promote_types(hidden.dtype, head.weight.dtype)
+    sums = jnp.promote_types(compute, jnp.float32)
+    return Formula(soft_cap, None if logit_scale == 1 else logit_scale, compute, sums)
+
+
+def inputs_of(
+    tokens: jax.Array, segment_ids: Any, needed: Any, temperature: float | jax.Array, formula: Formula
+) -> Inputs:
+    """Arrays by token; a temperature of 1 that is known to be 1 is none."""
+    if isinstance(temperature, int | float) and temperature == 1:
+        warm = None
+    else:
+        warm = jax.lax.stop_gradient(jnp.asarray(temperature, formula.sums))
+        warm = jnp.broadcast_to(warm[:, None], tokens.shape) if warm.ndim == 1 else warm
+    return Inputs(
+        tokens,
+        None if segment_ids is None else jnp.asarray(segment_ids),
+        None if needed is None else jnp.asarray(needed),
+        warm,
+    )
+
+
+def setting_of(
+    hidden: jax.Array,
+    head: Head,
+    inputs: Inputs,
+    formula: Formula,
+    mesh: Mesh | AbstractMesh,
+    layout: Layout,
+    strategy: Literal["auto"] | Strategy,
+    chunk_tokens: int | None,
+    hidden_sums: Any,
+) -> Setting:
+    """All that is static about a call.
+
+    Raises:
+      LogpsError: axes or numbers of the layout or strategy are wrong.
+    """
+    axis_sizes = meshes.sizes(mesh)
+    strategy = idle_split(layout, tuple(axis_sizes)) if strategy == "auto" else strategy
+    validate.check_axes(layout, strategy, tuple(axis_sizes))
+    validate.check_strategy(strategy, chunk_tokens)
+    split = tuple(axis for axis in strategy.vocab_axes if axis_sizes[axis] > 1)
+    rows, length = (
+        up(size, meshes.count(axis_sizes, axes))
+        for size, axes in zip(inputs.tokens.shape, (layout.batch, layout.sequence), strict=True)
+    )
+    held = rows * length // meshes.count(axis_sizes, layout.tokens)
+    vocab, features = head.weight.shape if head.orientation == "vd" else head.weight.shape[::-1]
+    return Setting(
+        mesh=mesh,
+        layout=layout,
+        strategy=dataclasses.replace(strategy, vocab_axes=split),
+        formula=formula,
+        vocab=vocab,
+        features=features,
+        rows=up(vocab, meshes.count(axis_sizes, layout.table_vocab)),
+        orientation=head.orientation,
+        shape=(rows, length),
+        chunk=min(chunk_tokens or strategy.chunk_tokens or DEFAULT_CHUNK, held),
+        skips=inputs.needed is not None,
+        hidden_sums=jnp.dtype(formula.sums if hidden_sums is None else hidden_sums),
+        weight_dtype=head.weight.dtype,
+    )
+
+
+def idle_split(layout: Layout, axes: Axes) -> Strategy:
+    """The vocabulary split over the axes that shard no tokens: these have them already, so that it costs nothing."""
+    return Strategy(vocab_axes=tuple(axis for axis in axes if axis not in layout.tokens))
+
+
+def padded(setting: Setting, hidden: jax.Array, head: Head, inputs: Inputs) -> tuple[jax.Array, Head, Inputs]:
+    """Arrays as the engine wants them: padded where sizes do not divide, and sharded where their types say how.
+
+    What is added to tokens is not needed, what is added to the table is masked; gradients lose it again.
+    """
+    rows, length = (whole - size for whole, size in zip(setting.shape, inputs.tokens.shape, strict=True))
+    if rows or length:
+        needed = jnp.ones(inputs.tokens.shape, bool) if inputs.needed is None else inputs.needed
+        inputs = jax.tree.map(lambda x: _pad(x, rows, length), inputs._replace(needed=needed))
+        hidden = _pad(hidden, rows, length)
+    vocab = setting.rows - setting.vocab
+    embed = -setting.features % meshes.count(meshes.sizes(setting.mesh), setting.layout.table_embed)
+    if vocab or embed:
+        more = (vocab, embed) if head.orientation == "vd" else (embed, vocab)
+        bias = None if head.bias is None else _pad(head.bias, vocab)
+        head = dataclasses.replace(head, weight=_pad(head.weight, *more), bias=bias)
+    specs = (by_row(setting), setting.head_specs(head), input_specs(setting, inputs))
+    return jax.tree.map(lambda x, spec: meshes.reshard(x, setting.mesh, spec), (hidden, head, inputs), specs)
+
+
+def up(size: int, step: int) -> int:
+    """The next multiple of ``step``."""
+    return -(-size // step) * step
+
+
+def _pad(x: jax.Array, *more: int) -> jax.Array:
+    """``x`` with ``more`` zeros at the end of its first dimensions; a scalar stays."""
+    if not x.ndim:
+        return x
+    return jnp.pad(x, [(0, extra) for extra in more] + [(0, 0)] * (x.ndim - len(more)))

@@ -1,0 +1,114 @@
+"""What a call must be like: shapes, dtypes and settings, refused before anything is compiled."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from steptrace_kernels.logps.head import Head, Layout, Strategy
+
+FLOATS = ("bfloat16", "float16", "float32", "float64")
+
+
+class LogpsError(ValueError):
+    """Arguments of the log-prob head that do not fit together, or that it does not implement."""
+
+
+def check_arrays(hidden: jax.Array, tokens: jax.Array, head: Head) -> None:
+    """Refuse hidden states, tokens and head that do not fit together.
+
+    Raises:
+      LogpsError: saying which.
+    """
+    if hidden.ndim != 3:
+        raise LogpsError(f"hidden must be [rows, length, features], not {hidden.shape}")
+    if tokens.shape != hidden.shape[:2]:
+        raise LogpsError(f"tokens must be [rows, length] = {hidden.shape[:2]} as hidden is, not {tokens.shape}")
+    if not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise LogpsError(f"tokens must be integers, not {tokens.dtype}")
+    if head.orientation not in ("vd", "dv"):
+        raise LogpsError(f"orientation must be 'vd' or 'dv', not {head.orientation!r}")
+    if head.weight.ndim != 2:
+        raise LogpsError(f"the table must have two dimensions, not {head.weight.shape}")
+    vocab, features = head.weight.shape if head.orientation == "vd" else head.weight.shape[::-1]
+    if features != hidden.shape[2] or vocab < 1:
+        other = "; is its orientation the other one?" if vocab == hidden.shape[2] else ""
+        raise LogpsError(f"the table has {vocab} entries of {features} features, hidden has {hidden.shape[2]}{other}")
+    parts = {"hidden": hidden, "the table": head.weight}
+    if head.bias is not None:
+        parts["bias"] = _shaped("bias", head.bias, (vocab,))
+    if head.norm is not None:
+        parts["the norm's scale"] = _shaped("the norm's scale", head.norm.scale, (features,))
+    for name, array in parts.items():
+        if array.dtype.name not in FLOATS:
+            raise LogpsError(f"{name} must be one of {', '.join(FLOATS)}, not {array.dtype}")
+
+
+def check_by_token(shape: tuple[int, int], segment_ids: Any, needed: Any, temperature: Any) -> None:
+    """Refuse arrays by token that are not [rows, length] of the right kind, and temperatures that are none.
+
+    Raises:
+      LogpsError: naming the array.
+    """
+    if segment_ids is not None and not jnp.issubdtype(_shaped("segment_ids", segment_ids, shape).dtype, jnp.integer):
+        raise LogpsError(f"segment_ids must be integers, not {segment_ids.dtype}")
+    if needed is not None and _shaped("needed", needed, shape).dtype != jnp.bool_:
+        raise LogpsError(f"needed must be bool, not {needed.dtype}")
+    if isinstance(temperature, int | float):
+        check_positive("temperature", temperature)
+    elif jnp.shape(temperature) not in ((), shape[:1], shape):
+        form = f"a scalar, [rows] or [rows, length] = {shape}"
+        raise LogpsError(f"temperature must be {form}, not {jnp.shape(temperature)}")
+
+
+def check_positive(name: str, value: float | None) -> None:
+    """Refuse a number that is not above 0 and finite; None is no number.
+
+    Raises:
+      LogpsError: naming it.
+    """
+    if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+        raise LogpsError(f"{name} must be a number above 0 and finite, not {value}")
+
+
+def check_axes(layout: Layout, strategy: Strategy, mesh_axes: tuple[str, ...]) -> None:
+    """Refuse axes that the mesh does not have, or that shard two dimensions of one array.
+
+    Raises:
+      LogpsError: naming the axis.
+    """
+    groups = {
+        "batch and sequence": layout.tokens,
+        "table_vocab and table_embed": layout.table,
+        "vocab_axes": strategy.vocab_axes,
+    }
+    for name, axes in groups.items():
+        for axis in axes:
+            if axis not in mesh_axes:
+                raise LogpsError(f"{name}: the mesh has no axis {axis!r}, it has {', '.join(mesh_axes)}")
+            if axes.count(axis) > 1:
+                raise LogpsError(f"{name}: the axis {axis!r} is named twice")
+
+
+def check_strategy(strategy: Strategy, chunk_tokens: int | None) -> None:
+    """Refuse numbers of blocks or tokens below 1.
+
+    Raises:
+      LogpsError: naming the setting.
+    """
+    for name, value in (
+        ("vocab_blocks", strategy.vocab_blocks),
+        ("chunk_tokens", strategy.chunk_tokens),
+        ("chunk_tokens", chunk_tokens),
+    ):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise LogpsError(f"{name} must be a whole number, at least 1, not {value!r}")
+
+
+def _shaped(name: str, array: Any, shape: tuple[int, ...]) -> Any:
+    if jnp.shape(array) != shape:
+        raise LogpsError(f"{name} must be {list(shape)}, not {list(jnp.shape(array))}")
+    return array
