@@ -4,21 +4,23 @@ Each row of ``rules_of_training`` and ``rules_of_the_boundary`` breaks a derived
 of the refusal: the two ops, and what joins them. BUILD.md has them as a table, which a test here compares. Rules about
 what happens only while a program runs have no schedule that breaks them:
 
-==================================================================  =================================================
-rule                                                                where it is kept, and what it is tested by
-==================================================================  =================================================
-a checkpoint's stamp is the step that the update returned           the trainer, ``run/lanes/test_rules_at_run_time``
-the wait for the device is measured before the update               the same
-an update that is held back is made, whatever the trainer says      the same
-a rerun of the last micro-batch does not read the shipped one       the same
-the run's end waits for the last sync round                         the executor, in the same
-a stage confirms the update of a call that did not wait for it      the executor, in the same
-a micro-batch without its reference log-probs is not shipped        the executor, in the same
-a held update's flag is cleared only after the device wait          the trainer, ``run/trainer/test_boundary_calls``
-a failure met in a stage's device wait is the update's              the trainer, in the same
-a worker that did the update anyway is asked for none               ``run/lanes/test_schedules_train_the_same``
-an older trainer gets the stage after the update                    ``lower/test_choices``
-==================================================================  =================================================
+================================================================  ============================================================================
+rule                                                              tested by
+================================================================  ============================================================================
+a checkpoint's stamp is the step that the update returned         ``run/trainer/test_held_update_rules``, ``run/lanes/test_rules_at_run_time``
+the wait for the device is measured before the update             the same two
+an update that is held back is made, whatever is told of it       the same two
+a rerun of the last micro-batch does not read the shipped one     ``run/lanes/test_rules_at_run_time``
+the end of a run waits for the last sync round                    the same
+a stage waits for the update that the last call did not wait for  the same
+log-probs lost on the way end the shipping, not the run           the same
+a micro-batch lost on the way is sent whole                       ``run/lanes/test_schedules_train_the_same``
+a worker that did the update anyway is asked for none             the same
+a held update is cleared only after the device wait               ``run/trainer/test_boundary_calls``
+a failure met in a stage's device wait is the update's            the same
+a stage waits for nothing while an update is held back            the same
+an older trainer gets the stage after the update                  ``lower/test_choices``
+================================================================  ============================================================================
 """
 
 from __future__ import annotations
