@@ -63,8 +63,9 @@ def apply_law(program: Program, op_id: str, law: str) -> Program:
     op = find(program, op_id)
     rule = LAWS.get(law)
     if rule is None or not rule.takes(op.kind):
-        known = ", ".join(f"`{name}`" for name, other in LAWS.items() if other.takes(op.kind)) or "none"
-        raise UnknownLawError(f"`{law}` is no law for `{op.kind}`", loc=op.loc, help=f"its laws: {known}")
+        known = ", ".join(f"`{name}`" for name, other in LAWS.items() if other.takes(op.kind))
+        help = f"its laws: {known}" if known else f"no law splits a `{op.kind}`"
+        raise UnknownLawError(f"`{law}` is no law for `{op.kind}`", loc=op.loc, help=help)
     return with_resources(rule.apply(program, op))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from steptrace.check.dead import dead_ops, without
+from steptrace.check.edge import EdgeKind
+from steptrace.check.edges import edges_of
 from steptrace.check.rewrite import find
+from steptrace.diag.base import Note
 from steptrace.diag.motion import LiveOpError
 from steptrace.motion.edit import ids_of
 from steptrace.motion.proof import Call, in_words, one_or_all, rewritten
@@ -51,4 +54,13 @@ def check_dead(schedule: Schedule, ids: tuple[str, ...]) -> None:
     for id in ids:
         op = find(schedule.program, id)
         if id not in dead:
-            raise LiveOpError(f"`{id}` cannot be left out: what it makes or writes is seen", loc=op.loc)
+            notes = tuple(_seen_by(schedule, id, ids))
+            raise LiveOpError(f"`{id}` cannot be left out: what it makes or writes is seen", loc=op.loc, notes=notes)
+
+
+def _seen_by(schedule: Schedule, id: str, ids: tuple[str, ...]) -> Iterator[Note]:
+    """One op that is kept and uses what an op makes or writes, if it is an op that does."""
+    for edge in edges_of(schedule.source):
+        if edge.before == id and edge.after not in ids and edge.kind in (EdgeKind.VALUE, EdgeKind.RAW):
+            yield Note(edge.reason, next((op.loc for op in schedule.source.ops() if op.id == edge.after), None))
+            return

@@ -31,8 +31,9 @@ def guard(schedule: Schedule, op: str) -> Moved:
     try:
         program, reference = apply_law(schedule.program, op, "poll"), apply_law(schedule.reference, op, "poll")
     except (LawError, UnknownLawError) as error:
-        message = f"no condition can be put on `{op}`: {error.message}"
-        raise GuardError(message, loc=error.loc, help=error.help) from error
+        known = isinstance(error, LawError)
+        message = f"no condition can be put on `{op}`: {error.message if known else 'it is no training call'}"
+        raise GuardError(message, loc=error.loc, help=error.help if known else "") from error
     became = parts_of(schedule.program, program, op)
     claim = f"made {in_words(became)} of `{op}`: it may run early if its micro-batch is packed by then"
     return rewritten(schedule, program, reference, Call("guard", (op,)), claim, forwarding={op: became}, at=op)

@@ -134,9 +134,13 @@ def splittable(program: Program, law: str) -> Op:
     """
     kind = LAWS[law].splits
     whole = [op for op in program.body if isinstance(op, Op) and op.kind == kind and not (op.origin and op.origin.part)]
-    if len(whole) != 1:
-        names = ", ".join(f"`{op.id}`" for op in whole) or "none"
-        raise declined(f"the pass splits one op by the law `{law}`, and the step has {names}", loc=program.loc)
+    if len(whole) > 1:
+        names = ", ".join(f"`{op.id}`" for op in whole)
+        raise declined(f"the pass needs one `{kind}` directly in the step, and there are {names}", loc=program.loc)
+    if not whole:
+        inner = next((op for op in program.ops() if op.kind == kind and op not in program.body), None)
+        why = f"`{inner.id}` stands in a loop" if inner else "there is none, or it is split already"
+        raise declined(f"the pass needs one `{kind}` directly in the step, and {why}", loc=(inner or program).loc)
     return whole[0]
 
 

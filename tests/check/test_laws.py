@@ -150,7 +150,7 @@ def test_a_part_is_not_split_again() -> None:
 def test_unknown_laws_and_ops() -> None:
     with pytest.raises(UnknownLawError) as raised:
         apply_law(PLAIN, "log", "start-fetch")
-    assert raised.value.help == "its laws: none"
+    assert raised.value.help == "no law splits a `log`"
     with pytest.raises(UnknownOpError) as missing:
         apply_law(PLAIN, "get_metric", "start-fetch")
     assert missing.value.help == "did you mean `get_metrics`?"

@@ -4,27 +4,29 @@ Each row of ``rules_of_training`` and ``rules_of_the_boundary`` breaks a derived
 of the refusal: the two ops, and what joins them. BUILD.md has them as a table, which a test here compares. Rules about
 what happens only while a program runs have no schedule that breaks them:
 
-================================================================  ============================================================================
-rule                                                              tested by
-================================================================  ============================================================================
-a checkpoint's stamp is the step that the update returned         ``run/trainer/test_held_update_rules``, ``run/lanes/test_rules_at_run_time``
-the wait for the device is measured before the update             the same two
-an update that is held back is made, whatever is told of it       the same two
-a rerun of the last micro-batch does not read the shipped one     ``run/lanes/test_rules_at_run_time``
-the end of a run waits for the last sync round                    the same
-a stage waits for the update that the last call did not wait for  the same
-log-probs lost on the way end the shipping, not the run           the same
-a micro-batch lost on the way is sent whole                       ``run/lanes/test_schedules_train_the_same``
-a worker that did the update anyway is asked for none             the same
-a held update is cleared only after the device wait               ``run/trainer/test_boundary_calls``
-a failure met in a stage's device wait is the update's            the same
-a stage waits for nothing while an update is held back            the same
-an older trainer gets the stage after the update                  ``lower/test_choices``
-================================================================  ============================================================================
+=============================================================  ===========================================
+rule                                                           tested by
+=============================================================  ===========================================
+a checkpoint's stamp is the step that the update returned      ``run/trainer/test_held_update_rules``
+the wait for the device is measured before the update          the same
+an update that is held back is made, whatever is told of it    the same
+the same three, in whole runs                                  ``run/lanes/test_rules_at_run_time``
+a rerun of the last micro-batch does not read the shipped one  the same
+the end of a run waits for the last sync round                 the same
+a stage waits for an update that its call did not wait for     the same
+log-probs lost on the way end the shipping, not the run        the same
+a micro-batch lost on the way is sent whole                    ``run/lanes/test_schedules_train_the_same``
+a worker that did the update anyway is asked for none          the same
+a held update is cleared only after the device wait            ``run/trainer/test_boundary_calls``
+a failure met in a stage's device wait is the update's         the same
+a stage waits for nothing while an update is held back         the same
+an older trainer gets the stage after the update               ``lower/test_choices``
+=============================================================  ===========================================
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,7 @@ from steptrace.testing.expected import updating
 
 RULES: tuple[Rule, ...] = rules_of_training.RULES + rules_of_the_boundary.RULES
 FEW = Budget(runs=100)
+BUILD = Path(__file__).parents[2] / "BUILD.md"
 
 
 def accepted(program: Program, base: Derived) -> None:
@@ -72,6 +75,12 @@ def test_a_schedule_that_breaks_a_rule_is_refused_by_its_edge(rule: Rule):
 def test_every_rule_is_broken_by_a_schedule_that_keeps_it_otherwise():
     assert {rule.keeps for rule in RULES} <= set(KEPT)
     assert len({rule.words for rule in RULES}) == len(RULES)
+
+
+def test_the_tests_of_rules_at_run_time_are_there():
+    named = re.findall(r"``((?:run|lower)/\S+)``", __doc__)
+    assert len(named) == 5
+    assert [name for name in named if not (BUILD.parent / "tests" / f"{name}.py").is_file()] == []
 
 
 def test_metrics_save_sync_and_the_next_call_each_wait_for_a_held_update():
@@ -129,7 +138,6 @@ def test_control_a_lane_that_takes_for_two_steps_holds_two():
     assert deeper.resource_table()["host"].capacity == 3
 
 
-BUILD = Path(__file__).parents[2] / "BUILD.md"
 TABLE = ("| rule | what a schedule that breaks it is refused with |\n|---|---|\n", "\n\n")
 
 

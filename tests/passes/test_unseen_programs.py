@@ -185,8 +185,14 @@ def test_epochs_take_ahead_and_have_no_first_micro_batch():
         ("send-ahead", "the first micro-batch of `micro_batches` runs inside the loop, so there is none to ship ahead"),
         ("take-ahead,take-ahead", "`take` runs ahead already"),
         ("take-ahead,one-step-off", "`dispatch` runs ahead already"),
-        ("defer-metrics,defer-metrics", "the pass splits one op by the law `start-fetch`, and the step has none"),
-        ("defer-update,fuse-update", "the pass splits one op by the law `fused-update`, and the step has none"),
+        (
+            "defer-metrics,defer-metrics",
+            "the pass needs one `get_metrics` directly in the step, and there is none, or it is split",
+        ),
+        (
+            "defer-update,fuse-update",
+            "the pass needs one `update` directly in the step, and there is none, or it is split already",
+        ),
         ("pipeline-micro-batches,pipeline-micro-batches", "`next_mb` runs ahead already"),
         ("async-checkpoint", "`save_checkpoint` must be on disk before what follows it"),
         ("take-ahead,stage-before-update,stage-after-update", "`fwd_bwd_staged.first` is shipped ahead already"),
