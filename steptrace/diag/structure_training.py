@@ -137,7 +137,7 @@ class MovedPolicyError(SteptraceError):
             step.update()
 
     Ways out: use the log-probs that came with the rollout (no ``old_logps`` at all; the loss finds ``rollout_logps``);
-    or make all of them before the first update.
+    or update once in the step.
     """
 
     code = "ST160"

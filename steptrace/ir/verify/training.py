@@ -85,7 +85,7 @@ def _findings(events: tuple[Event, ...]) -> Iterator[Finding]:
             yield Finding(UnappliedGradientsError, op, message, notes, "move it after the update")
         if Role.ANCHOR in roles and applied is not None:
             message = f"`{op.id}` makes the old log-probs with weights that `{applied.id}` has moved since the rollout"
-            help = "make them before the step's first update, or let the loss use the log-probs of the rollout"
+            help = f"leave `{op.id}` out: the loss then uses the log-probs of the rollout; or update once in the step"
             yield Finding(MovedPolicyError, op, message, ((f"`{applied.id}` runs before it", applied),), help)
         if Role.ACCUMULATE in roles:
             pending = op
