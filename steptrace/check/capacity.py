@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from steptrace.check.access import Location, Mode, Touch, locations_of
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.units import ALWAYS_PRESENT, Units
 from steptrace.ir.predicate import ALWAYS
-from steptrace.ir.resource import ResourceKind
+from steptrace.ir.resource import Resource, ResourceKind, parts_of_pool
 
 
 def capacity_edges(units: Units) -> Iterator[Edge]:
@@ -19,7 +19,9 @@ def capacity_edges(units: Units) -> Iterator[Edge]:
     its own: its accesses are ordered as those of one thing, so it never holds more than one entry. A slot whose parts
     are cells is a pool, see ``pool_edges``.
     """
-    for location in locations_of(units):
+    locations = tuple(locations_of(units))
+    yield from pool_edges(units, locations)
+    for location in locations:
         if location.resource.capacity < 1:
             continue
         if location.resource.kind is ResourceKind.CELL:
@@ -30,12 +32,57 @@ def capacity_edges(units: Units) -> Iterator[Edge]:
 
 def _cells(location: Location) -> Iterator[Edge]:
     capacity = location.resource.capacity
-    life = [touch for touch in location.touches if touch.index is not None]
-    life.sort(key=lambda touch: (-_step(touch), touch.unit.index))
+    life = _life(location)
     for last in _last_uses(life):
         for first in _first_writers(life):
             distance = capacity + _step(last) - _step(first)
-            yield _edge(last, first, distance, location)
+            yield _edge(last, first, distance, location.resource)
+
+
+def _life(location: Location) -> list[Touch]:
+    """The accesses to one cell, in their order."""
+    life = [touch for touch in location.touches if touch.index is not None]
+    return sorted(life, key=lambda touch: (-_step(touch), touch.unit.index))
+
+
+def pool_edges(units: Units, locations: Iterable[Location]) -> Iterator[Edge]:
+    """Edges from pools: slots whose parts are cells, of which ``capacity`` are in use at a time, all parts together.
+
+    The cells of all parts stand on one counter, step after step and in a step in the order in which they are first
+    written; cell i is given up before cell ``i + capacity`` is taken. So of the cells whose numbers leave one rest,
+    divided by the capacity, one is in use at a time, whatever the order of the others.
+    """
+    cells = {location.resource.name: location for location in locations if location.resource.kind is ResourceKind.CELL}
+    for pool in units.program.resources:
+        parts = [part for part in map(_Part.of, map(cells.__getitem__, parts_of_pool(pool, cells))) if part.writers]
+        parts.sort(key=lambda part: part.place)
+        for at, part in enumerate(parts):
+            steps, next_ = divmod(at + pool.capacity, len(parts))
+            for last in part.users:
+                for first in parts[next_].writers:
+                    lag = max(_step(writer) for writer in part.writers) - _step(last)
+                    if lag <= steps:
+                        yield _edge(last, first, steps - lag, pool)
+                    else:  # a cell lives on into a step before which its place is needed again: there is no such order
+                        yield _edge(first, first, 0, pool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a pool: the units that may write its cell first, and those that may use it last."""
+
+    writers: tuple[Touch, ...]
+    users: tuple[Touch, ...]
+
+    @classmethod
+    def of(cls, location: Location) -> _Part:
+        life = _life(location)
+        return cls(tuple(_first_writers(life)), tuple(_last_uses(life)))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its cell is first written, in the order of a step."""
+        return min((-_step(touch), touch.unit.index) for touch in self.writers)
 
 
 def _last_uses(life: list[Touch]) -> list[Touch]:
@@ -64,13 +111,13 @@ def _queue(location: Location) -> Iterator[Edge]:
     if pairing.counted:
         for at, pop in enumerate(pops):
             steps, place = divmod(at + capacity, len(pushes))
-            yield _edge(pop, pushes[place], steps, location)
+            yield _edge(pop, pushes[place], steps, location.resource)
         return
     streamed = _streamed(pushes, pops)
     distance = 1 if streamed else max(1, capacity // max(1, len(pushes)))
     for pop in pops:
         for push in pushes:
-            yield _edge(pop, push, distance, location)
+            yield _edge(pop, push, distance, location.resource)
     if streamed:
         yield from _in_stream(*streamed, pops, location)
 
@@ -100,16 +147,16 @@ def _in_stream(push: Touch, pop: Touch, pops: list[Touch], location: Location) -
     An edge from a peeled op speaks of all rounds, so the first of them waits for it whatever the capacity. What is left
     at the end of a step is taken out before the next one puts anything in.
     """
-    yield replace(_edge(pop, push, 0, location), micro=location.resource.capacity)
+    yield replace(_edge(pop, push, 0, location.resource), micro=location.resource.capacity)
     for first in pops:
         if not first.unit.loop:
-            yield _edge(first, push, 0, location)
+            yield _edge(first, push, 0, location.resource)
 
 
-def _edge(last: Touch, first: Touch, distance: int, location: Location) -> Edge:
-    name, capacity = location.resource.name, location.resource.capacity
+def _edge(last: Touch, first: Touch, distance: int, resource: Resource) -> Edge:
+    note = str(resource.capacity)
     return Edge(
-        last.unit.id, first.unit.id, distance, None, EdgeKind.CAPACITY, name, last.unit.event, note=str(capacity)
+        last.unit.id, first.unit.id, distance, None, EdgeKind.CAPACITY, resource.name, last.unit.event, note=note
     )
 
 

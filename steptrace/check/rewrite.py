@@ -10,7 +10,7 @@ from steptrace.ir.builtin import RESOURCES, kinds_of
 from steptrace.ir.effects import effects_of
 from steptrace.ir.predicate import And, Flag, Not, Or, Predicate
 from steptrace.ir.program import Loop, Node, Op, Program, Use, ops_of
-from steptrace.ir.resource import ANY
+from steptrace.ir.resource import ANY, parts_of_pool
 
 
 def find(program: Program, op_id: str) -> Op:
@@ -75,7 +75,10 @@ def _ids(nodes: tuple[Node, ...]) -> set[str]:
 
 
 def with_resources(program: Program) -> Program:
-    """The program with the resources that its ops touch declared: those it had, then new ones in table order."""
+    """The program with the resources that its ops touch declared: those it had, then new ones in table order.
+
+    A pool that it had stays as long as an op touches a part of it.
+    """
     kinds = kinds_of(program)
     touched = dict.fromkeys(
         effect.resource
@@ -83,7 +86,9 @@ def with_resources(program: Program) -> Program:
         for effect in effects_of(op, kinds[op.kind], program.contract)
         if effect.resource != ANY
     )
-    kept = tuple(resource for resource in program.resources if resource.name in touched)
+    kept = tuple(
+        resource for resource in program.resources if resource.name in touched or parts_of_pool(resource, touched)
+    )
     known = {resource.name for resource in kept}
     new = tuple(resource for name, resource in RESOURCES.items() if name in touched and name not in known)
     return replace(program, resources=kept + new)

@@ -1,4 +1,4 @@
-"""Codes ST280-ST290: motions that were asked for in a way that means nothing, pipelines, and passes that fail."""
+"""Codes ST280-ST291: motions that were asked for in a way that means nothing, pipelines, and passes that fail."""
 
 from __future__ import annotations
 
@@ -171,3 +171,21 @@ class LiveOpError(SteptraceError):
     """
 
     code = "ST290"
+
+
+class MemoryBudgetError(SteptraceError):
+    """A schedule needs more copies of the parameters at a time than the memory budget has room for.
+
+    A weight sync that goes on while the next step trains holds a copy of the parameters, and so does a checkpoint that
+    is written meanwhile. `memory-budget` lets one wait for the other; where the order of the ops leaves no room for
+    that, or not even one copy fits, it declines.
+
+    Example::
+
+        steptrace opt grpo -p "async-weight-sync,memory-budget{copies=0.5}"     # the sync holds a whole copy
+
+    Ways out: a larger budget; leave out `async-weight-sync` or `async-checkpoint`; bring the op that gives the first
+    copy up in front of the one that makes the second.
+    """
+
+    code = "ST291"

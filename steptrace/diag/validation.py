@@ -123,3 +123,21 @@ class OtherContractError(SteptraceError):
     """
 
     code = "ST256"
+
+
+class RoomError(SteptraceError):
+    """A run needs more places at a time than a resource has.
+
+    A resource with a capacity is a ring of cells, a queue, or a pool of cells: the op that needs one more waits until
+    one is given back. If it is given back only by something behind that op, the run stands still.
+
+    Example::
+
+        snapshot_checkpoint() ...               # takes one of `trainer.copies : slot(1)`
+        copy_weights() ...                      # needs one too
+        write_checkpoint() ...                  # and only this gives the first back
+
+    Ways out: more room; move what gives the place back in front of what takes the next one, or to another lane.
+    """
+
+    code = "ST257"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -16,7 +17,7 @@ class ResourceKind(enum.Enum):
     CHANNEL = "channel"
     """Something observed from outside: the order of writes is the meaning."""
     SLOT = "slot"
-    """A buffer of fixed capacity."""
+    """A buffer of fixed capacity; with cells as its parts, a pool of them."""
     CELL = "cell"
     """One cell per step: ``R[k]``."""
 
@@ -97,6 +98,17 @@ class Effect:
     def sort_key(self) -> tuple[str, str, str]:
         """The order in which effects are printed."""
         return (self.access.value, self.resource, str(self.index))
+
+
+def parts_of_pool(resource: Resource, names: Iterable[str]) -> tuple[str, ...]:
+    """The parts of a pool among resources given by name; none for a resource that is no pool.
+
+    A slot is a pool of the cells that are its parts by name: of all its parts and all steps together no more cells are
+    in use at a time than it has room for.
+    """
+    if resource.kind is not ResourceKind.SLOT:
+        return ()
+    return tuple(name for name in names if name.startswith(f"{resource.name}."))
 
 
 def overlaps(a: str, b: str) -> bool:

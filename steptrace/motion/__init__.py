@@ -1,5 +1,6 @@
 """Motions: the only way to change a program. Each is checked, and says what it showed. Loads without jax."""
 
+from steptrace.motion.budget import budget
 from steptrace.motion.drop import drop
 from steptrace.motion.fuse import fuse
 from steptrace.motion.guard import guard
@@ -20,6 +21,7 @@ __all__ = [
     "Obligation",
     "Schedule",
     "Step",
+    "budget",
     "drop",
     "fuse",
     "guard",

@@ -34,4 +34,4 @@ class AsyncCheckpoint:
             raise declined(message, loc=save.loc, help=help)
         done = split(schedule, save.id, law="snapshot-write")
         moved = move_to_lane(done.schedule, done.forwarding[save.id][1], lane="io").schedule
-        return rename(moved, "trainer.snapshot", capacity=1).schedule
+        return rename(moved, "trainer.copies.save", capacity=1).schedule

@@ -31,6 +31,6 @@ class AsyncWeightSync:
         sync = splittable(schedule.program, "copy-transfer-apply").id
         done = split(schedule, sync, law="copy-transfer-apply")
         moved = move_to_lane(done.schedule, done.forwarding[sync][1:], lane="rollout").schedule
-        for copy in ("trainer.copied", "rollout.arrived"):
+        for copy in ("trainer.copies.sync", "rollout.arrived"):
             moved = rename(moved, copy, capacity=1).schedule
         return moved

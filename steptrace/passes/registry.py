@@ -12,6 +12,7 @@ from steptrace.passes.dce import Dce
 from steptrace.passes.defer_metrics import DeferMetrics
 from steptrace.passes.defer_update import DeferUpdate
 from steptrace.passes.fuse_update import FuseUpdate
+from steptrace.passes.memory_budget import MemoryBudget
 from steptrace.passes.one_step_off import OneStepOff
 from steptrace.passes.pipeline_micro_batches import PipelineMicroBatches
 from steptrace.passes.replay import Replay
@@ -31,6 +32,7 @@ PASSES: Mapping[str, type[Pass]] = MappingProxyType(
             DeferMetrics,
             DeferUpdate,
             FuseUpdate,
+            MemoryBudget,
             OneStepOff,
             PipelineMicroBatches,
             Replay,

@@ -104,7 +104,7 @@ def test_laws_and_peeling_commute() -> None:
 def test_a_law_declares_the_resources_of_its_parts() -> None:
     names = [resource.name for resource in apply_law(PLAIN, "sync_weights", "copy-transfer-apply").resources]
     assert [name for name in names if name not in [r.name for r in PLAIN.resources]] == [
-        "trainer.copied",
+        "trainer.copies.sync",
         "rollout.arrived",
         "sync.round",
     ]

@@ -38,8 +38,8 @@ def test_an_equal_schedule_is_proved_and_the_report_says_how(derived, capsys):
     lines = out.splitlines()
     assert lines[0] == "grpo: equal to its source"
     assert "proved for all N and M: order and capacity: " in lines[1]
-    assert [line.split()[:2] for line in lines[2:7]] == [
-        [layer, "ok"] for layer in ("coverage", "order", "translation", "failure", "crash")
+    assert [line.split()[:2] for line in lines[2:8]] == [
+        [layer, "ok"] for layer in ("coverage", "order", "room", "translation", "failure", "crash")
     ]
     assert any(line.startswith("  tried: all vectors of 0 to 3 micro-batches") for line in lines)
     assert any(line.startswith("  why that suffices: ") for line in lines)

@@ -74,8 +74,8 @@ def test_one_copy_of_the_state_is_held_at_a_time(tmp_path: Path, capsys):
     source, file = "grpo{saves=may_fail_late, save_every=1}", str(tmp_path / "late.st")
     assert main(["opt", source, "-p", "async-checkpoint,async-weight-sync", "-o", file]) == 0
     for last, first, copy in (
-        ("write_checkpoint", "snapshot_checkpoint", "trainer.snapshot"),
-        ("transfer_weights", "copy_weights", "trainer.copied"),
+        ("write_checkpoint", "snapshot_checkpoint", "trainer.copies.save"),
+        ("transfer_weights", "copy_weights", "trainer.copies.sync"),
     ):
         assert main(["why", file, last, "before", first, f"--against={source}"]) == 0
         reason = f"`{first}` of step k+1 needs room in `{copy}`, which holds 1 at a time: `{last}` of step k makes it"

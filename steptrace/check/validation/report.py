@@ -11,18 +11,20 @@ from steptrace.check.validation.failure import Suppressed, check_failures, suppr
 from steptrace.check.validation.finding import Finding
 from steptrace.check.validation.instances import Setting, flag_text
 from steptrace.check.validation.parts import LOOKS
+from steptrace.check.validation.room import check_room
 from steptrace.check.validation.runs import Run, Stuck, line_of, run_of
 from steptrace.check.validation.sides import Pair, pair_of
 from steptrace.check.validation.translation import Comparison, stuck_finding
 from steptrace.check.validation.windows import Budget, Window, window_of
 from steptrace.ir import Program
 
-LAYERS = ("coverage", "order", "translation", "failure", "crash")
+LAYERS = ("coverage", "order", "room", "translation", "failure", "crash")
 """The layers in the order in which each run goes through them."""
 
 SHOWS = {
     "coverage": "every instance runs once, with one arm, and not before its step is known to exist",
     "order": "no run hangs",
+    "room": "no run needs more places at a time than its resources have",
     "translation": "every channel, checkpoint, published weight, cursor and parameter is the source's",
     "failure": "after any one failure nothing stays that the source would not have left",
     "crash": "at every cut the disk holds a state from which each group is trained once",
@@ -182,6 +184,8 @@ def _findings(pair: Pair, window: Window, layers: tuple[str, ...], tally: _Tally
             continue
         tally.possible |= {flag_text(flag) for flag in setting.flags}
         yield from _checked("order", layers, tally, None)
+        if "room" in layers:
+            yield from _checked("room", layers, tally, check_room(schedule))
         if "translation" in layers:
             yield from _checked("translation", layers, tally, comparison.difference(source, schedule, order))
         if "failure" in layers:

@@ -16,7 +16,7 @@ from steptrace.ir.agree import CONTRACT_CHOICES, misfits, resource_misfit, row_m
 from steptrace.ir.lexer import NAME
 from steptrace.ir.predicate import And, Every, Has, MicroIs, Not, Or, Predicate, flags_of
 from steptrace.ir.program import Loop, Node, Op
-from steptrace.ir.resource import ANY, Resource, ResourceKind
+from steptrace.ir.resource import ANY, Resource, ResourceKind, parts_of_pool
 from steptrace.ir.verify.ground import Ground
 
 _NAME = re.compile(NAME)
@@ -138,8 +138,8 @@ def _check_touched(ground: Ground, declared: dict[str, Resource]) -> None:
                 help = "only a cell, one for each step, is indexed with k"
                 ground.report(BadResourceError, message, op, f"{effect.access.value} {effect}", help=help)
             touched.add(effect.resource)
-    for name in declared:
-        if name not in touched:
+    for name, resource in declared.items():
+        if name not in touched and not parts_of_pool(resource, touched):
             message = f"no op touches the resource `{name}`"
             ground.report_item(
                 ResourcesDisagreeError, message, f"resource {name}", program.loc, help="remove its declaration"

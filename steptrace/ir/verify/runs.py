@@ -21,7 +21,7 @@ from steptrace.ir.verify.values import SOURCES
 MOST_ROUNDS = 16
 """Rounds of a loop over micro-batches that a run makes at most; two, unless a condition names a later one."""
 
-_EXPORTS = {"rollout.weights", "checkpoints", "trainer.copied", "trainer.snapshot"}
+_EXPORTS = {"rollout.weights", "checkpoints", "trainer.copies.sync", "trainer.copies.save"}
 
 
 class Role(enum.Enum):
