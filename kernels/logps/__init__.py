@@ -4,6 +4,7 @@ from steptrace_kernels.logps.api import logps
 from steptrace_kernels.logps.dense import dense_logps
 from steptrace_kernels.logps.fallback import CannotRunError, Fallback, Reason
 from steptrace_kernels.logps.head import Head, Layout, Logps, RMSNorm, Strategy
+from steptrace_kernels.logps.one_pass import fused_token_loss
 from steptrace_kernels.logps.validate import LogpsError
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "Reason",
     "Strategy",
     "dense_logps",
+    "fused_token_loss",
     "logps",
 ]

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from steptrace_kernels.logps import validate
 from steptrace_kernels.logps.baselines import chunked
 from steptrace_kernels.logps.engine import engine
-from steptrace_kernels.logps.fallback import Fallback, fall_back
 from steptrace_kernels.logps.head import Head, Layout, Logps, Strategy
-from steptrace_kernels.logps.prepare import DEFAULT_CHUNK, formula_of, inputs_of, padded, place, setting_of
+from steptrace_kernels.logps.prepare import prepare
 
 
 def logps(
@@ -33,6 +30,7 @@ def logps(
     return_lse: bool = False,
     strategy: Literal["auto"] | Strategy = "auto",
     mode: Literal["error", "fallback"] = "error",
+    compute_dtype: Any = None,
     hidden_sums: Any = None,
 ) -> Logps:
     """Log-prob, entropy and lse of each token under a sharded vocabulary head, in bounded memory.
@@ -66,6 +64,8 @@ def logps(
       return_lse: whether the logsumexp is returned.
       strategy: how the work is split over devices, or "auto" for the fewest bytes that fit.
       mode: what happens where the kernel cannot run: "error", or "fallback" to the chunked head with a line in the log.
+      compute_dtype: dtype of the operands of matmuls; None for the wider of hidden states and table. Gradients have the
+        dtype of what they belong to, whatever this is.
       hidden_sums: dtype in which gradients of hidden states are summed over devices; None for that of all sums. A
         shorter one moves fewer bytes and rounds more.
 
@@ -76,21 +76,30 @@ def logps(
       LogpsError: arguments do not fit together; before anything is compiled.
       CannotRunError: the kernel cannot run, and ``mode`` is "error".
     """
-    hidden, tokens, head = jnp.asarray(hidden), jnp.asarray(tokens), jax.tree.map(jnp.asarray, head)
-    validate.check_arrays(hidden, tokens, head)
-    validate.check_by_token(tokens.shape, segment_ids, needed, temperature)
-    validate.check_positive("soft_cap", soft_cap)
-    validate.check_positive("logit_scale", logit_scale)
-    formula = formula_of(hidden, head, soft_cap, logit_scale)
-    inputs = inputs_of(tokens, segment_ids, needed, temperature, formula)
-    where = place(hidden, head, mesh, layout)
-    if isinstance(where, Fallback):
-        fall_back(where, mode)
-        out = chunked(hidden, head, inputs, formula, chunk_tokens or DEFAULT_CHUNK)
-    elif 0 in tokens.shape:
-        out = Logps(*[jnp.zeros(tokens.shape, formula.sums)] * 3)
+    call = prepare(
+        hidden,
+        tokens,
+        head,
+        mesh=mesh,
+        layout=layout,
+        chunk_tokens=chunk_tokens,
+        temperature=temperature,
+        soft_cap=soft_cap,
+        logit_scale=logit_scale,
+        needed=needed,
+        segment_ids=segment_ids,
+        strategy=strategy,
+        mode=mode,
+        compute_dtype=compute_dtype,
+        hidden_sums=hidden_sums,
+    )
+    if call.setting is None:
+        out = chunked(call.hidden, call.head, call.inputs, call.formula, call.chunk)
     else:
-        setting = setting_of(hidden, head, inputs, formula, *where, strategy, chunk_tokens, hidden_sums)
-        out = engine(setting, *padded(setting, hidden, head, inputs))
-        out = Logps(*(x[: tokens.shape[0], : tokens.shape[1]] for x in out))
+        out = cropped(engine(call.setting, call.hidden, call.head, call.inputs), call.shape)
     return Logps(out.logp, out.entropy if return_entropy else None, out.lse if return_lse else None)
+
+
+def cropped(out: Logps, shape: tuple[int, int]) -> Logps:
+    """Results without the padding."""
+    return Logps(*(x[: shape[0], : shape[1]] for x in out))

@@ -29,6 +29,8 @@ def chunked(hidden: jax.Array, head: Head, inputs: Inputs, formula: Formula, chu
     device waits for another's.
     """
     rows, length = inputs.tokens.shape
+    if not rows * length:
+        return Logps(*[jnp.zeros((rows, length), formula.sums)] * 3)
     vocab = head.weight.shape[0 if head.orientation == "vd" else 1]
     target = targets(inputs.tokens, vocab, (), segment_ids=inputs.segment_ids, needed=inputs.needed)
     temperature = inputs.temperature

@@ -20,7 +20,7 @@ Store = Callable[[Any, Any, jax.Array | int], Any]
 def loader(setting: Setting, head: Head) -> Callable[[jax.Array | int], Slab]:
     """A function that gathers block ``j`` of the slab, from this device's shards of the head."""
     route, plain = setting.table_route, setting.bias_route
-    weight = pack(route, stored_as_rows(setting, head.weight))
+    weight = pack(route, stored_as_rows(setting, head.weight.astype(setting.formula.wire(head.weight.dtype))))
     bias = None if head.bias is None else pack(plain, head.bias[:, None])
 
     def load(block: jax.Array | int) -> Slab:

@@ -77,6 +77,12 @@ def align(setting: Setting, inputs: Inputs) -> Aligned:
     return Aligned(target, temperature)
 
 
+def has_logp(inputs: Inputs) -> jax.Array:
+    """Bool [rows, length]: which tokens of whole arrays have a log-prob, in or out of range."""
+    source = targets(inputs.tokens, 0, (), segment_ids=inputs.segment_ids, needed=inputs.needed)
+    return shift_right(source >= 0, ())
+
+
 def see(setting: Setting, held: Held, head: Head) -> tuple[tile.Stats, tile.Slab | None]:
     """Stats [members, places] of this device's slab for its group's tokens; and the slab, if it is in one block."""
     load, read = loader(setting, head), reader(setting, held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 from steptrace_kernels.logps import mesh as meshes
 from steptrace_kernels.logps import validate
 from steptrace_kernels.logps.engine import by_row, input_specs
-from steptrace_kernels.logps.fallback import Fallback, Reason
+from steptrace_kernels.logps.fallback import Fallback, Reason, fall_back
 from steptrace_kernels.logps.forward import Inputs
 from steptrace_kernels.logps.head import Axes, Head, Layout, Strategy
 from steptrace_kernels.logps.setting import Setting
@@ -20,6 +20,72 @@ from steptrace_kernels.logps.tile import Formula
 
 DEFAULT_CHUNK = 1024
 """Tokens of its own that a device takes at a time, where nobody says."""
+
+
+class Call(NamedTuple):
+    """A call whose arguments fit together.
+
+    Attributes:
+      hidden: as it was given, or padded where there is a setting; as are those that follow.
+      head: its parameters.
+      inputs: arrays by token.
+      formula: the static part of the formula.
+      setting: what the engine runs; None where the chunked head does, on arrays as they were given.
+      shape: rows and length as they were given.
+      chunk: tokens at a time for the chunked head.
+    """
+
+    hidden: jax.Array
+    head: Head
+    inputs: Inputs
+    formula: Formula
+    setting: Setting | None
+    shape: tuple[int, int]
+    chunk: int
+
+
+def prepare(
+    hidden: jax.Array,
+    tokens: jax.Array,
+    head: Head,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    layout: Layout | None = None,
+    chunk_tokens: int | None = None,
+    temperature: float | jax.Array = 1.0,
+    soft_cap: float | None = None,
+    logit_scale: float | None = None,
+    needed: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    strategy: Literal["auto"] | Strategy = "auto",
+    mode: Literal["error", "fallback"] = "error",
+    compute_dtype: Any = None,
+    hidden_sums: Any = None,
+) -> Call:
+    """The call of these arguments; they are those of :func:`steptrace_kernels.logps.logps`, which explains them.
+
+    Raises:
+      LogpsError: they do not fit together.
+      CannotRunError: the kernel cannot run, and ``mode`` is "error".
+    """
+    hidden, tokens, head = jnp.asarray(hidden), jnp.asarray(tokens), jax.tree.map(jnp.asarray, head)
+    validate.check_arrays(hidden, tokens, head)
+    validate.check_by_token(tokens.shape, segment_ids, needed, temperature)
+    validate.check_positive("soft_cap", soft_cap)
+    validate.check_positive("logit_scale", logit_scale)
+    validate.check_choices(strategy, mode, chunk_tokens)
+    formula = formula_of(hidden, head, soft_cap, logit_scale, compute_dtype)
+    inputs = inputs_of(tokens, segment_ids, needed, temperature, formula)
+    call = Call(hidden, head, inputs, formula, None, tokens.shape, chunk_tokens or DEFAULT_CHUNK)
+    where = place(hidden, head, mesh, layout)
+    if isinstance(where, Fallback):
+        fall_back(where, mode)
+        return call
+    if 0 in tokens.shape:
+        return call
+    setting = setting_of(call, *where, strategy, chunk_tokens, hidden_sums)
+    hidden, head, inputs = padded(setting, hidden, head, inputs)
+    return call._replace(hidden=hidden, head=head, inputs=inputs, setting=setting)
 
 
 def place(
@@ -36,9 +102,12 @@ def place(
     return Fallback(Reason.NO_LAYOUT) if layout is None else (mesh, layout)
 
 
-def formula_of(hidden: jax.Array, head: Head, soft_cap: float | None, logit_scale: float | None) -> Formula:
+def formula_of(
+    hidden: jax.Array, head: Head, soft_cap: float | None, logit_scale: float | None, compute_dtype: Any
+) -> Formula:
     """The static part of the formula: operands in the wider dtype of hidden states and table, sums at least float32."""
-    compute = jnp.promote_types(hidden.dtype, head.weight.dtype)
+    compute = jnp.promote_types(hidden.dtype, head.weight.dtype) if compute_dtype is None else jnp.dtype(compute_dtype)
+    validate.check_float("compute_dtype", compute)
     sums = jnp.promote_types(compute, jnp.float32)
     return Formula(soft_cap, None if logit_scale == 1 else logit_scale, compute, sums)
 
@@ -61,10 +130,7 @@ def inputs_of(
 
 
 def setting_of(
-    hidden: jax.Array,
-    head: Head,
-    inputs: Inputs,
-    formula: Formula,
+    call: Call,
     mesh: Mesh | AbstractMesh,
     layout: Layout,
     strategy: Literal["auto"] | Strategy,
@@ -74,16 +140,16 @@ def setting_of(
     """All that is static about a call.
 
     Raises:
-      LogpsError: axes or numbers of the layout or strategy are wrong.
+      LogpsError: the layout or the strategy names axes that it cannot.
     """
+    head, inputs, formula = call.head, call.inputs, call.formula
     axis_sizes = meshes.sizes(mesh)
     strategy = idle_split(layout, tuple(axis_sizes)) if strategy == "auto" else strategy
     validate.check_axes(layout, strategy, tuple(axis_sizes))
-    validate.check_strategy(strategy, chunk_tokens)
     split = tuple(axis for axis in strategy.vocab_axes if axis_sizes[axis] > 1)
     rows, length = (
         up(size, meshes.count(axis_sizes, axes))
-        for size, axes in zip(inputs.tokens.shape, (layout.batch, layout.sequence), strict=True)
+        for size, axes in zip(call.shape, (layout.batch, layout.sequence), strict=True)
     )
     held = rows * length // meshes.count(axis_sizes, layout.tokens)
     vocab, features = head.weight.shape if head.orientation == "vd" else head.weight.shape[::-1]
@@ -117,14 +183,14 @@ def padded(setting: Setting, hidden: jax.Array, head: Head, inputs: Inputs) -> t
     rows, length = (whole - size for whole, size in zip(setting.shape, inputs.tokens.shape, strict=True))
     if rows or length:
         needed = jnp.ones(inputs.tokens.shape, bool) if inputs.needed is None else inputs.needed
-        inputs = jax.tree.map(lambda x: _pad(x, rows, length), inputs._replace(needed=needed))
-        hidden = _pad(hidden, rows, length)
+        inputs = jax.tree.map(lambda x: pad(x, rows, length), inputs._replace(needed=needed))
+        hidden = pad(hidden, rows, length)
     vocab = setting.rows - setting.vocab
     embed = -setting.features % meshes.count(meshes.sizes(setting.mesh), setting.layout.table_embed)
     if vocab or embed:
         more = (vocab, embed) if head.orientation == "vd" else (embed, vocab)
-        bias = None if head.bias is None else _pad(head.bias, vocab)
-        head = dataclasses.replace(head, weight=_pad(head.weight, *more), bias=bias)
+        bias = None if head.bias is None else pad(head.bias, vocab)
+        head = dataclasses.replace(head, weight=pad(head.weight, *more), bias=bias)
     specs = (by_row(setting), setting.head_specs(head), input_specs(setting, inputs))
     return jax.tree.map(lambda x, spec: meshes.reshard(x, setting.mesh, spec), (hidden, head, inputs), specs)
 
@@ -134,7 +200,7 @@ def up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _pad(x: jax.Array, *more: int) -> jax.Array:
+def pad(x: jax.Array, *more: int) -> jax.Array:
     """``x`` with ``more`` zeros at the end of its first dimensions; a scalar stays."""
     if not x.ndim:
         return x

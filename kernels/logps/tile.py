@@ -37,6 +37,10 @@ class Formula:
     compute: jnp.dtype
     sums: jnp.dtype
 
+    def wire(self, dtype: jnp.dtype) -> jnp.dtype:
+        """In which dtype operands of ``dtype`` travel: rounded before where they are rounded anyway."""
+        return dtype if dtype.itemsize <= self.compute.itemsize else self.compute
+
     def dot(self, a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
         """Matmul over dimension ``contract[0]`` of ``a`` and ``contract[1]`` of ``b``, accumulated in ``sums``.
 

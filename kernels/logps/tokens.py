@@ -122,7 +122,8 @@ def reader(setting: Setting, held: Held) -> Callable[[Start, int], jax.Array]:
 
     def gathered(start: Start, size: int) -> jax.Array:
         rows, live = own_rows(held, start, size)
-        return to_group(setting, tile.normed(rows, live, held.norm, setting.formula).astype(held.hidden.dtype))
+        rows = tile.normed(rows, live, held.norm, setting.formula)
+        return to_group(setting, rows.astype(setting.formula.wire(rows.dtype)))
 
     if not (setting.resident and setting.group):
         return gathered

@@ -43,8 +43,17 @@ def check_arrays(hidden: jax.Array, tokens: jax.Array, head: Head) -> None:
     if head.norm is not None:
         parts["the norm's scale"] = _shaped("the norm's scale", head.norm.scale, (features,))
     for name, array in parts.items():
-        if array.dtype.name not in FLOATS:
-            raise LogpsError(f"{name} must be one of {', '.join(FLOATS)}, not {array.dtype}")
+        check_float(name, array.dtype)
+
+
+def check_float(name: str, dtype: jnp.dtype) -> None:
+    """Refuse dtypes that are not floating, and those of 8 bits, which need scales that nobody gives here.
+
+    Raises:
+      LogpsError: naming it.
+    """
+    if dtype.name not in FLOATS:
+        raise LogpsError(f"{name} must be one of {', '.join(FLOATS)}, not {dtype}")
 
 
 def check_by_token(shape: tuple[int, int], segment_ids: Any, needed: Any, temperature: Any) -> None:
@@ -93,17 +102,20 @@ def check_axes(layout: Layout, strategy: Strategy, mesh_axes: tuple[str, ...]) -
                 raise LogpsError(f"{name}: the axis {axis!r} is named twice")
 
 
-def check_strategy(strategy: Strategy, chunk_tokens: int | None) -> None:
-    """Refuse numbers of blocks or tokens below 1.
+def check_choices(strategy: str | Strategy, mode: str, chunk_tokens: int | None) -> None:
+    """Refuse a strategy or mode that is none, and numbers of blocks or tokens below 1.
 
     Raises:
       LogpsError: naming the setting.
     """
-    for name, value in (
-        ("vocab_blocks", strategy.vocab_blocks),
-        ("chunk_tokens", strategy.chunk_tokens),
-        ("chunk_tokens", chunk_tokens),
-    ):
+    if mode not in ("error", "fallback"):
+        raise LogpsError(f"mode must be 'error' or 'fallback', not {mode!r}")
+    numbers = [("chunk_tokens", chunk_tokens)]
+    if isinstance(strategy, Strategy):
+        numbers += [("vocab_blocks", strategy.vocab_blocks), ("chunk_tokens", strategy.chunk_tokens)]
+    elif strategy != "auto":
+        raise LogpsError(f"strategy must be 'auto' or a Strategy, not {strategy!r}")
+    for name, value in numbers:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise LogpsError(f"{name} must be a whole number, at least 1, not {value!r}")
 
