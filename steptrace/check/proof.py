@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from steptrace.check.bounds import unbounded
 from steptrace.check.edges import edges_of
 from steptrace.check.places import lanes_of
 from steptrace.check.schedule import check_schedule
@@ -47,7 +48,8 @@ def _proved(program: Program, reference: Program) -> str:
     if len(lanes) == 1:
         return f"order and capacity: {counted} by the order of the one lane"
     waits = len(waits_of(program, reference))
+    free = " and ".join(f"`{name}`" for name in unbounded(program, reference))
     return (
         f"order, liveness and capacity: {counted} by the order of {len(lanes)} lanes and {waits} waits, "
-        "with no circle among them"
+        "with no circle among them" + (f"; no bound is declared on how many steps of {free} it holds" if free else "")
     )

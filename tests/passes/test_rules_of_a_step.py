@@ -34,11 +34,12 @@ import rules_of_the_boundary
 import rules_of_training
 from step_rules import ASYNC, BOUNDARY, FEED, KEPT, STREAM, Derived, Rule, broken, derived
 
+from steptrace.check.bounds import unbounded
 from steptrace.check.proof import prove_equal
 from steptrace.check.schedule import check_schedule, problems
 from steptrace.check.validation import Budget, validate
 from steptrace.diag import SteptraceError
-from steptrace.ir import Program, verify
+from steptrace.ir import Op, Program, verify
 from steptrace.ir.program import ops_of
 from steptrace.lang.reference import resolve
 from steptrace.passes import run_pipeline
@@ -124,18 +125,26 @@ def test_shipping_and_the_references_log_probs_run_ahead_of_the_update(ahead: st
 @pytest.mark.parametrize("program", ["grpo{staleness=3}", "grpo_stream{staleness=3}", "grpo_epochs{staleness=3}"])
 def test_what_is_taken_ahead_has_a_bound(program: str, pipeline: str):
     """However much staleness allows, one step's groups are held beyond the current one."""
-    made = run_pipeline(resolve(program), pipeline).schedule.program
-    takes = [op for op in ops_of(made.body) if op.shift and "take" in (op.kind, op.id)] + [
-        op for op in made.body if getattr(op, "kind", "") == "stream_mb" and op.shift
-    ]
-    assert takes
-    assert made.resource_table()["host"].capacity == 2
+    schedule = run_pipeline(resolve(program), pipeline).schedule
+    ahead = [op for op in schedule.program.body if isinstance(op, Op) and op.shift and op.kind in ("take", "stream_mb")]
+    assert ahead
+    assert schedule.program.resource_table()["host"].capacity == 2
+    assert unbounded(schedule.program, schedule.reference) == ()
 
 
-def test_control_a_lane_that_takes_for_two_steps_holds_two():
+def test_control_two_steps_ahead_are_held_where_two_are_asked_for():
     deeper = run_pipeline(resolve("grpo{staleness=3}"), "take-ahead{depth=2}").schedule.program
     assert {op.shift for op in ops_of(deeper.body) if op.id in FEED} == {2}
     assert deeper.resource_table()["host"].capacity == 3
+
+
+@pytest.mark.parametrize("base", [BOUNDARY, STREAM], ids=lambda base: base.program)
+def test_control_a_bound_that_was_taken_off_is_missed_in_the_report(base: Derived):
+    """No order is wrong without it, so the schedule is equal to its source: the report says what it may hold."""
+    free = broken(base, ('in resource host replace ": cell(2)" with ": cell"',))
+    report = prove_equal(free, derived(base).source, budget=FEW)
+    assert "no bound is declared on how many steps of `host` and `queue.taken` it holds" in report.proved
+    assert "bound" not in prove_equal(derived(base).program, derived(base).source, budget=FEW).proved
 
 
 TABLE = ("| rule | what a schedule that breaks it is refused with |\n|---|---|\n", "\n\n")
