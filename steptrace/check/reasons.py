@@ -104,7 +104,7 @@ def reason_of(edge: Edge, step: int = 0) -> str:
     return {
         EdgeKind.VALUE: f"{b} uses `{edge.what}`, which {a} makes",
         EdgeKind.RAW: f"{b} needs {thing} as {a} leaves {_pronoun(thing)}{done}",
-        EdgeKind.WAR: f"{b} overwrites {thing}, which {a} still reads",
+        EdgeKind.WAR: f"{b} {'changes or releases' if name == 'host' else 'overwrites'} {thing}, which {a} still reads",
         EdgeKind.WAW: f"{a} and {b} both write {thing}, in this order",
         EdgeKind.CHANNEL: f"{thing} shows {a} before {b}",
         EdgeKind.FIFO: f"{b} comes after {a} at {thing}: what is put on first is taken first",

@@ -69,7 +69,7 @@ RULES = (
         ("move free before log",),
         "ST204",
         "`free` of step k would run before `log` of step k",
-        "`free` of step k overwrites the host memory of the step, which `log` of step k still reads",
+        "`free` of step k changes or releases the host memory of the step, which `log` of step k still reads",
     ),
     Rule(
         "the begin of a step is told after the end of the one before",
