@@ -65,13 +65,14 @@ def _timed(task: Callable[[], object]) -> float:
 def _tasks(size: int) -> dict[str, Callable[[], object]]:
     """What is measured on a program of so many ops. What is remembered between calls is forgotten before each."""
     from steptrace.check import check_order, edges_of, places_of, units_of
+    from steptrace.check.edges import edges_for
     from steptrace.ir import parse_program, print_program
 
     plain, laned = sized_program(size), ahead(sized_program(size))
     text = print_program(plain)
 
     def forget() -> None:
-        for remembered in (edges_of, places_of, units_of):
+        for remembered in (edges_for, places_of, units_of):
             remembered.cache_clear()
 
     def edges() -> None:
