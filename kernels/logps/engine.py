@@ -6,6 +6,8 @@ collective, so the dtype of every accumulation, and of every sum over devices, i
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +20,9 @@ from steptrace_kernels.logps.head import Head, Logps
 from steptrace_kernels.logps.setting import Setting
 from steptrace_kernels.logps.tile import Softmax
 from steptrace_kernels.logps.tokens import Aligned
+
+
+Pass = Callable[..., Any]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -39,6 +44,25 @@ def _engine_backward(setting: Setting, kept: Any, by: Logps) -> tuple[jax.Array,
 engine.defvjp(_engine_forward, _engine_backward)
 
 
+def _differentiable(run: Pass) -> Pass:
+    """``run`` with a derivative of its own, for second order: by differentiating the pass itself.
+
+    A loop whose length depends on how many tokens are needed has no derivative; that over all tokens has, and gives
+    the same.
+    """
+
+    @partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def outer(setting: Setting, *arguments: Any) -> Any:
+        return run(setting, *arguments)
+
+    def back(setting: Setting, arguments: tuple[Any, ...], by: Any) -> tuple[Any, ...]:
+        return jax.vjp(partial(run, dataclasses.replace(setting, skips=False)), *arguments)[1](by)
+
+    outer.defvjp(lambda setting, *arguments: (run(setting, *arguments), arguments), back)
+    return outer
+
+
+@_differentiable
 @partial(jax.jit, static_argnums=0)
 def _forward(setting: Setting, hidden: jax.Array, head: Head, inputs: Inputs) -> tuple[Logps, Saved]:
     return over_mesh(
@@ -49,6 +73,7 @@ def _forward(setting: Setting, hidden: jax.Array, head: Head, inputs: Inputs) ->
     )(hidden, head, inputs)
 
 
+@_differentiable
 @partial(jax.jit, static_argnums=0)
 def _backward(setting: Setting, hidden: jax.Array, head: Head, saved: Saved, by: Logps) -> tuple[jax.Array, Head]:
     head_specs = setting.head_specs(head)
