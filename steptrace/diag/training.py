@@ -316,3 +316,41 @@ class TrainerCallError(SteptraceError):
     """
 
     code = "ST359"
+
+
+class ReplayError(SteptraceError):
+    """The model cannot say that it dropped tokens, or cannot be run again without dropping any.
+
+    Under replay a micro-batch that lost tokens to a finite buffer counts for nothing, and is run again by a program
+    that drops nothing. For that the model has methods ``watched``, ``overflowed`` and ``as_dropless``, as
+    ``models.moe.MoeDecoder`` has, or a ``Replay`` names functions in their place. It is found out once the next
+    micro-batch is on its way, so the attempt must leave nothing in the model: a call may not change floating state,
+    such as the statistics of a batch norm.
+
+    Example::
+
+        JaxTrainer(Decoder(config), optimizer, loss, replay=Replay())       # a model that never drops
+
+    Ways out: leave ``replay`` away for a model that drops nothing; give ``overflowed`` a bool scalar; freeze
+    running statistics.
+    """
+
+    code = "ST360"
+
+
+class ReleasedInputError(SteptraceError):
+    """A micro-batch is to run again, and an array of it was donated or deleted.
+
+    A micro-batch's inputs are needed until its flag has been read: when the micro-batch after it has been sent, or
+    in the update, for the last one of a step.
+
+    Example::
+
+        trainer.fwd_bwd(micro_batch)            # drops tokens
+        micro_batch.arrays["tokens"].delete()
+        trainer.update()
+
+    Ways out: release arrays after the update; hand over host arrays, which are copied.
+    """
+
+    code = "ST361"

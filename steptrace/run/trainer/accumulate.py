@@ -13,6 +13,7 @@ from steptrace.diag.training import LossError
 from steptrace.run.models.split import SplitModel
 from steptrace.run.trainer.batch import Batch
 from steptrace.run.trainer.metrics import RESERVED
+from steptrace.run.trainer.replay import Replay, check_state
 
 Aux = dict[str, tuple[jax.Array, jax.Array]]
 
@@ -49,28 +50,54 @@ def zeros(params: Any, names: tuple[str, ...]) -> Accumulator:
     return Accumulator(grads, _zero(), _zero(), {name: (_zero(), _zero()) for name in names})
 
 
-def loss_sums(split: SplitModel, loss: Loss) -> Callable[..., tuple[jax.Array, tuple[jax.Array, Aux, Any]]]:
-    """``f(params, rest, arrays)`` gives the loss sum, and beside it its count, metrics and the model's new state."""
+def loss_sums(
+    split: SplitModel, loss: Loss, replay: Replay | None = None
+) -> Callable[..., tuple[jax.Array, tuple[jax.Array, Aux, Any, jax.Array | None]]]:
+    """``f(params, rest, arrays)`` gives the loss sum; beside it its count, metrics, the model's new state, and a flag.
 
-    def sums(params: Any, rest: Any, arrays: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Aux, Any]]:
+    The flag says whether the model dropped tokens; it is None without ``replay``.
+
+    Raises:
+      LossError: the loss cannot be called.
+    """
+    if not callable(loss):
+        raise LossError(f"a loss is called as loss(model, batch); a {type(loss).__name__} cannot be called")
+
+    def sums(
+        params: Any, rest: Any, arrays: dict[str, jax.Array]
+    ) -> tuple[jax.Array, tuple[jax.Array, Aux, Any, jax.Array | None]]:
         model = split.build(params, rest)
-        total, count, aux = checked(loss(model, Batch(arrays)))
-        return total, (count, aux, split.collect(model))
+        watched = model if replay is None else replay.watch(model)
+        total, count, aux = checked(loss(watched, Batch(arrays)))
+        flag = None if replay is None else replay.flag(watched)
+        after = split.collect(watched)
+        if replay is not None:
+            check_state(rest, after)
+        return total, (count, aux, after, flag)
 
     return sums
 
 
-def fwd_bwd_leaf(split: SplitModel, loss: Loss) -> Callable[..., tuple[Accumulator, Any, jax.Array]]:
+def fwd_bwd_leaf(
+    split: SplitModel, loss: Loss, replay: Replay | None = None
+) -> Callable[..., tuple[Accumulator, Any, jax.Array, jax.Array | None]]:
     """``f(acc, params, rest, arrays)`` adds one micro-batch to ``acc``, which may be donated.
 
-    It gives the accumulator, the model's new other state, and a scalar to wait on that nothing donates.
+    It gives the accumulator, the model's new other state, a scalar to wait on that nothing donates, and with
+    ``replay`` the flag: where it is set, the accumulator is bit for bit what it was.
     """
-    grad = jax.value_and_grad(loss_sums(split, loss), has_aux=True)
+    grad = jax.value_and_grad(loss_sums(split, loss, replay), has_aux=True)
 
-    def fwd_bwd(acc: Accumulator, params: Any, rest: Any, arrays: Any) -> tuple[Accumulator, Any, jax.Array]:
-        (total, (count, aux, rest)), grads = grad(params, rest, arrays)
-        added = Accumulator(grads, total, count, aux)
-        return jax.tree.map(lambda old, new: old + new.astype(old.dtype), acc, added), rest, total
+    def fwd_bwd(
+        acc: Accumulator, params: Any, rest: Any, arrays: Any
+    ) -> tuple[Accumulator, Any, jax.Array, jax.Array | None]:
+        (total, (count, aux, rest, flag)), grads = grad(params, rest, arrays)
+
+        def summed(old: jax.Array, new: jax.Array) -> jax.Array:
+            both = old + new.astype(old.dtype)
+            return both if flag is None else jnp.where(flag, old, both)
+
+        return jax.tree.map(summed, acc, Accumulator(grads, total, count, aux)), rest, total, flag
 
     return fwd_bwd
 
@@ -84,6 +111,8 @@ def checked(result: Any) -> tuple[jax.Array, jax.Array, Aux]:
         raise LossError("the loss's sum is not floating, so it has no gradient")
     aux: Aux = {}
     for name, pair in result[2].items():
+        if not isinstance(name, str):
+            raise LossError(f"the loss reports a metric under {name!r}, and the name of a metric is a text")
         if name in RESERVED:
             raise LossError(f"a loss cannot report `{name}`: the trainer reports a metric of that name")
         if not (isinstance(pair, tuple) and len(pair) == 2):
@@ -96,7 +125,7 @@ def _scalar(value: Any, name: str) -> jax.Array:
     """The value as a float32 scalar."""
     try:
         array = jnp.asarray(value)
-    except TypeError:
+    except (TypeError, ValueError):
         raise LossError(f"the loss's {name} is no number but {_described(value)}") from None
     if array.shape:
         raise LossError(f"the loss's {name} must be a scalar, not an array {list(array.shape)}")

@@ -8,10 +8,12 @@ from typing import Any
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from steptrace.diag.base import Note
 from steptrace.diag.training import MicroBatchError, MissingArrayError
+from steptrace.lang.records import MicroBatch
 
 TOKEN_ARRAYS: Mapping[str, type] = MappingProxyType(
     {
@@ -27,6 +29,9 @@ TOKEN_ARRAYS: Mapping[str, type] = MappingProxyType(
 )
 """The arrays that every part knows by name, each [rows, length]."""
 
+_KINDS = (jnp.number, jnp.bool_, jax.dtypes.extended)
+"""What an array may hold."""
+
 Signature = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
@@ -40,6 +45,11 @@ class Batch(dict[str, jax.Array]):
             notes=(Note(f"it has {there}"),),
             help=f"run the op that adds `{name}` before fwd_bwd, or choose a loss that does not read it",
         )
+
+
+def named(micro_batch: MicroBatch) -> str:
+    """A micro-batch in a message."""
+    return f"micro-batch {micro_batch.index} of step {micro_batch.step}"
 
 
 def signature(arrays: Mapping[str, Any]) -> Signature:
@@ -61,7 +71,7 @@ def check_arrays(arrays: Mapping[str, Any], where: str) -> None:
     """
     shape: tuple[int, ...] | None = None
     for name, array in arrays.items():
-        if not hasattr(array, "dtype") or getattr(array.dtype, "kind", "V") in "OSUMm":
+        if not hasattr(array, "dtype") or not any(jnp.issubdtype(array.dtype, kind) for kind in _KINDS):
             held = f"an array of {array.dtype}" if hasattr(array, "dtype") else f"a {type(array).__name__}"
             raise MicroBatchError(f"`{name}` of {where} is no array of numbers but {held}")
         if name not in TOKEN_ARRAYS:

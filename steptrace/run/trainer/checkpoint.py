@@ -35,6 +35,16 @@ def fingerprint(tree: Any) -> str:
     return hashlib.sha256("\n".join(_forms(tree)).encode()).hexdigest()
 
 
+def sizes(params: Any) -> dict[str, Any]:
+    """How many numbers the parameters are (``parameters``), their ``parameter_bytes``, and their ``fingerprint``."""
+    leaves = jax.tree.leaves(params)
+    return {
+        "parameters": sum(leaf.size for leaf in leaves),
+        "parameter_bytes": sum(leaf.nbytes for leaf in leaves),
+        "fingerprint": fingerprint(params),
+    }
+
+
 def save_state(directory: Path, state: Mapping[str, Any]) -> None:
     """Write trees of arrays below ``directory``; complete and on disk when it returns.
 

@@ -13,6 +13,7 @@ import optax
 from steptrace.run.models.split import SplitModel
 from steptrace.run.trainer.accumulate import Loss, fwd_bwd_leaf, zeros
 from steptrace.run.trainer.batch import Batch
+from steptrace.run.trainer.replay import Replay
 from steptrace.run.trainer.update import update_leaf
 
 
@@ -23,13 +24,19 @@ class Leaves:
       traces: how often each leaf was traced, by name; it stands still after warm-up.
       copy: a tree, copied; what comes out shares no buffer with what went in.
       fwd_bwd: see `accumulate.fwd_bwd_leaf`; donates the accumulator.
-      logps: ``f(params, rest, arrays)`` gives float32 [rows, length].
+      dropless: the same by the program that never drops tokens and has no flag; without replay it is ``fwd_bwd``.
+      logps: ``f(params, rest, arrays)`` gives float32 [rows, length]; never drops under replay.
     """
 
-    def __init__(self, split: SplitModel, loss: Loss, logps_fn: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, split: SplitModel, loss: Loss, logps_fn: Callable[..., Any] | None, replay: Replay | None = None
+    ) -> None:
         self.traces: Counter[str] = Counter()
         self.copy = self._jit("copy", lambda tree: jax.tree.map(_strong, tree))
-        self.fwd_bwd = self._jit("fwd_bwd", fwd_bwd_leaf(split, loss), donate=(0,))
+        self.fwd_bwd = self.dropless = self._jit("fwd_bwd", fwd_bwd_leaf(split, loss, replay), donate=(0,))
+        if replay is not None:
+            split = replay.dropless(split)
+            self.dropless = self._jit("dropless", fwd_bwd_leaf(split, loss), donate=(0,))
         self.logps = None if logps_fn is None else self._jit("old_logps", _logps_leaf(split, logps_fn))
 
     def init(self, optimizer: optax.GradientTransformation, params: Any) -> Any:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from steptrace.diag.training import LossSettingError
+from steptrace.run.models.call import packed_logits
 from steptrace_kernels.logps.dense import Logps, dense_logps, has_predecessor
 
 MAX_LOG_RATIO = 20.0
@@ -127,7 +128,8 @@ class SftLoss:
 def model_logps(model: Any, batch: Arrays, temperature: float) -> Logps:
     """Log-probs and entropies [rows, length] of a causal model called as ``model(tokens, positions, segment_ids)``."""
     tokens, segment_ids = batch["tokens"], batch["segment_ids"]
-    return dense_logps(model(tokens, batch["positions"], segment_ids), tokens, segment_ids, temperature=temperature)
+    logits = packed_logits(model, tokens, batch["positions"], segment_ids)
+    return dense_logps(logits, tokens, segment_ids, temperature=temperature)
 
 
 def trained(batch: Arrays) -> jax.Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 HEAD = ("loss", "count", "grad_norm", "skipped", "version")
-RESERVED = frozenset({*HEAD, "step", "first_step", "updates", "dropped_records"})
+RESERVED = frozenset({*HEAD, "step", "first_step", "updates", "dropped_records", "replayed"})
 """Names that the trainer reports itself."""
 
 
@@ -22,11 +22,13 @@ class Record:
       step: the step it belongs to, taken from its micro-batches.
       names: names of the loss's metrics.
       values: float32 vector: `HEAD`, with the loss as a sum, then the sums of the metrics, then their weights.
+      replayed: how many of its micro-batches were run again; None for a trainer that replays nothing.
     """
 
     step: int
     names: tuple[str, ...]
     values: jax.Array | np.ndarray
+    replayed: int | None = None
 
 
 def packed(
@@ -43,6 +45,7 @@ def merged(records: Sequence[Record]) -> dict[str, float]:
     ``loss`` and the loss's metrics are sums over all updates divided by the sum of their weights (0 when
     nothing was counted), ``count`` and ``skipped`` are sums, ``grad_norm`` is the mean, ``version`` that after the
     last update. ``step`` is the step of the last update, ``first_step`` that of the first, ``updates`` their number.
+    ``replayed``, the number of micro-batches that were run again, is there under replay alone.
     """
     if not records:
         return {}
@@ -65,6 +68,8 @@ def merged(records: Sequence[Record]) -> dict[str, float]:
         "version": heads[-1]["version"],
         **{name: _ratio(*pair) for name, pair in sums.items()},
     }
+    if records[-1].replayed is not None:
+        metrics["replayed"] = sum(record.replayed or 0 for record in records)
     return {name: float(value) for name, value in metrics.items()}
 
 

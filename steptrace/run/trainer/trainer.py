@@ -27,11 +27,12 @@ from steptrace.lang.records import MicroBatch
 from steptrace.run.digest import tree_digest
 from steptrace.run.models.split import SplitModel, split_model
 from steptrace.run.trainer.accumulate import Loss, loss_sums
-from steptrace.run.trainer.batch import Signature, check_arrays, owned, signature
+from steptrace.run.trainer.batch import Signature, check_arrays, named, owned, signature
 from steptrace.run.trainer.boundary import Boundary, StagedCall
-from steptrace.run.trainer.checkpoint import fingerprint, load_state, save_state
+from steptrace.run.trainer.checkpoint import load_state, save_state, sizes
 from steptrace.run.trainer.leaves import Leaves
 from steptrace.run.trainer.metrics import Record, merged
+from steptrace.run.trainer.replay import Attempt, Replay, Unsettled
 from steptrace.run.trainer.update import check_optimizer
 
 
@@ -43,6 +44,10 @@ class JaxTrainer:
     at dispatch. An update whose gradient norm is not finite, or whose count is 0, is skipped on the device: the
     accumulator is cleared, parameters, moments and the model's other state stay bit for bit what they were,
     and the record says so (``skipped``).
+
+    With ``replay`` a model may drop tokens where a buffer of it is too small. A micro-batch that lost some counts for
+    nothing, and is run again without loss. Whether it did is known one micro-batch late: ``fwd_bwd`` returns once the
+    micro-batch *before* it is done, and ``update`` is dispatched once the step's last one is. Log-probs never drop.
 
     The trainer works on copies: the model keeps its arrays.
 
@@ -61,6 +66,7 @@ class JaxTrainer:
         wrt: Any = nnx.Param,
         logps_fn: Callable[[Any, Mapping[str, jax.Array]], jax.Array] | None = None,
         count_skips: bool = False,
+        replay: Replay | None = None,
         in_flight: int = 32,
         max_records: int = 1024,
     ) -> None:
@@ -76,6 +82,7 @@ class JaxTrainer:
           count_skips: whether the count of learning-rate schedules also moves with an update that was skipped
             because its gradient was not finite. Off, it moves once per applied update. Either way an update
             on nothing (count 0) does not move it, nor does any skip move the count of Adam's bias correction.
+          replay: how the model says that it dropped tokens, and never does; None for a model that drops nothing.
           in_flight: how many micro-batches may be dispatched and not yet computed; beyond it ``fwd_bwd`` waits.
           max_records: how many updates' metrics are kept for ``get_metrics``; the oldest go first, and are counted.
 
@@ -84,14 +91,13 @@ class JaxTrainer:
         """
         if in_flight < 1 or max_records < 1:
             raise TrainerSettingError(f"in_flight={in_flight} and max_records={max_records} must be at least 1")
-        if not callable(loss):
-            raise LossError(f"a loss is called as loss(model, batch); a {type(loss).__name__} cannot be called")
         if not isinstance(model, SplitModel):
             model = split_model(model, linen_variables=linen_variables, linen_rngs=linen_rngs, wrt=wrt)
         check_optimizer(optimizer, model.params)
         self.split: SplitModel = model
-        self._sums = loss_sums(model, loss)
-        self._leaves = Leaves(model, loss, logps_fn or getattr(loss, "logps", None))
+        self._replay = replay
+        self._sums = loss_sums(model, loss, replay)
+        self._leaves = Leaves(model, loss, logps_fn or getattr(loss, "logps", None), replay)
         self._optimizer, self._count_skips = optimizer, count_skips
         self._params = self._leaves.copy(model.params)
         self._state = self._leaves.init(optimizer, self._params)
@@ -108,6 +114,7 @@ class JaxTrainer:
         self._records: deque[Record] = deque(maxlen=max_records)
         self._dropped = 0
         self._boundary = Boundary()
+        self._unsettled = Unsettled()
 
     def fwd_bwd(
         self,
@@ -134,7 +141,8 @@ class JaxTrainer:
           UnfinishedStepError: it belongs to another step than what is accumulated.
           HeldUpdateError: the update of a step is held back.
           TrainerCallError: options that contradict one another.
-          MicroBatchError, MissingArrayError, LossError: before anything is compiled.
+          MicroBatchError, MissingArrayError, LossError, ReplayError: before anything is compiled.
+          ReleasedInputError: the micro-batch before it dropped tokens, and its arrays are gone.
         """
         self._boundary.refuse_held("another micro-batch")
         self._check_step(micro_batch)
@@ -156,7 +164,7 @@ class JaxTrainer:
         arrays = jax.device_put(self._checked(micro_batch))
         waited: float | None = None
         if self._boundary.held_step is None:
-            waited = self._waited_for(f"staging {_named(micro_batch)}")
+            waited = self._waited_for(f"staging {named(micro_batch)}")
         return StagedCall(self._boundary.put(micro_batch, arrays), waited, self._boundary.held_step is None)
 
     def fwd_bwd_staged(
@@ -189,6 +197,7 @@ class JaxTrainer:
         """
         step = self._boundary.check_held()
         waited = self._waited_for(f"the update of step {step}")
+        self._settle()
         self._boundary.held_step = None
         self.update()
         self.wait_for_update()
@@ -215,6 +224,7 @@ class JaxTrainer:
         Raises:
           NothingAccumulatedError: no ``fwd_bwd`` since the last update.
           HeldUpdateError: the update of a step is held back.
+          ReleasedInputError: the step's last micro-batch dropped tokens, and its arrays are gone.
         """
         self._boundary.refuse_held("an update")
         if self._step is None:
@@ -222,17 +232,15 @@ class JaxTrainer:
                 "update was called with no micro-batch since the last update",
                 help="one update per step, after its fwd_bwd calls",
             )
+        self._settle()
         record = self._apply_update(self._acc, self._new_rest)
         self._dropped += len(self._records) == self._records.maxlen
-        self._records.append(Record(self._step, self._names, record))
+        replayed = self._unsettled.close()
+        self._records.append(Record(self._step, self._names, record, replayed if self._replay else None))
         self._step = None
 
     def start_metrics(self) -> tuple[tuple[Record, ...], int]:
-        """Set the records of all updates since the last call aside and empty the buffer; waits for nothing.
-
-        Returns:
-          What `fetch_metrics` takes.
-        """
+        """Set the records of all updates since the last call aside, for `fetch_metrics`; waits for nothing."""
         self._boundary.refuse_held("metrics")
         aside = (tuple(self._records), self._dropped)
         self._records.clear()
@@ -253,10 +261,7 @@ class JaxTrainer:
 
     def get_records(self) -> list[dict[str, float]]:
         """As `get_metrics`, but one mapping for each update, in order."""
-        records = list(self._records)
-        self._records.clear()
-        self._dropped = 0
-        return [merged([record]) for record in records]
+        return [merged([record]) for record in self.start_metrics()[0]]
 
     def weights(self) -> tuple[Any, int]:
         """A copy of the parameters that no later update touches, and the number of updates applied to them.
@@ -285,7 +290,7 @@ class JaxTrainer:
         self._boundary.refuse_held("log-probs")
         if self._leaves.logps is None:
             raise NoLogpsError("this trainer cannot make log-probs: its loss has no method `logps`")
-        check_arrays(micro_batch.arrays, _named(micro_batch))
+        check_arrays(micro_batch.arrays, named(micro_batch))
         logps: jax.Array = self._leaves.logps(self._params, self._rest, owned(micro_batch.arrays))
         return logps
 
@@ -331,7 +336,7 @@ class JaxTrainer:
         self._params, self._state = saved["params"], saved["optimizer"]
         self._rest = self._new_rest = saved["rest"]
         self._applied = saved["applied"]
-        self._acc, self._step = None, None
+        self._drop_step()
         self._boundary.drop()
         self._waiting.clear()
         self._records.clear()
@@ -344,7 +349,7 @@ class JaxTrainer:
         in between must not make its successor's first stage fail.
         """
         if self._boundary.drop():
-            self._acc, self._step = None, None
+            self._drop_step()
         arrays = self._checked(micro_batch)
         jax.block_until_ready(self._leaves.fwd_bwd(self._zeros(self._params), self._params, self._rest, arrays))
         # An update on nothing gives back all state as it was, so the real buffers can go through it.
@@ -360,20 +365,12 @@ class JaxTrainer:
           traced), ``parameters`` (how many numbers), ``parameter_bytes``, ``fingerprint`` (of the parameters'
           paths, shapes and dtypes).
         """
-        leaves = jax.tree.leaves(self._params)
-        return {
-            "capabilities": {
-                "old_logps": self._leaves.logps is not None,
-                "save_checkpoint": True,
-                "update_token": True,
-                "stage_before_update": True,
-                "fused_update": True,
-            },
-            "compiles": dict(self._leaves.traces),
-            "parameters": sum(leaf.size for leaf in leaves),
-            "parameter_bytes": sum(leaf.nbytes for leaf in leaves),
-            "fingerprint": fingerprint(self._params),
+        capabilities = {
+            "old_logps": self._leaves.logps is not None,
+            **dict.fromkeys(("save_checkpoint", "update_token", "stage_before_update", "fused_update"), True),
+            "dropless_replay": self._replay is not None,
         }
+        return {"capabilities": capabilities, "compiles": dict(self._leaves.traces), **sizes(self._params)}
 
     @property
     def updates_applied(self) -> int:
@@ -397,10 +394,9 @@ class JaxTrainer:
             raise TrainerCallError("defer_update=True was given without apply_optimizer=True")
         if self._acc is None:
             self._acc = self._zeros(self._params)
-        self._acc, self._new_rest, token = self._leaves.fwd_bwd(self._acc, self._params, self._new_rest, arrays)
+        self._add(micro_batch, arrays)
         self._step = micro_batch.step
-        self._waiting.append(token)
-        if len(self._waiting) > self._in_flight:
+        while len(self._waiting) > self._in_flight:
             self._waiting.popleft().block_until_ready()
         if not closes:
             return None
@@ -411,6 +407,32 @@ class JaxTrainer:
             if wait:
                 self.wait_for_update()
         return {"update_deferred": defer}
+
+    def _add(self, micro_batch: MicroBatch, arrays: dict[str, Any]) -> None:
+        """Dispatch a micro-batch; under replay the one before it is settled while this one runs."""
+        before = self._new_rest
+        dropless = self._replay is not None and self._replay.dropless_last and micro_batch.last
+        leaf = self._leaves.dropless if dropless else self._leaves.fwd_bwd
+        self._acc, self._new_rest, token, flag = leaf(self._acc, self._params, before, arrays)
+        self._waiting.append(token)
+        if flag is not None:
+            self._unsettled.add(Attempt(named(micro_batch), arrays, before, flag))
+        self._settle(keep=int(flag is not None))
+
+    def _settle(self, keep: int = 0) -> None:
+        """Read the flags of all attempts but the newest ``keep``, and run again those that dropped tokens."""
+        for attempt in self._unsettled.to_replay(keep):
+            self._run_again(attempt)
+
+    def _run_again(self, attempt: Attempt) -> None:
+        """Add a micro-batch's sums by the program that drops nothing, from its own inputs alone."""
+        self._acc, _, token, _ = self._leaves.dropless(self._acc, self._params, attempt.rest, attempt.arrays)
+        self._waiting.append(token)
+
+    def _drop_step(self) -> None:
+        """Forget what is accumulated."""
+        self._acc, self._step = None, None
+        self._unsettled.drop()
 
     def _check_step(self, micro_batch: MicroBatch) -> None:
         if self._step is not None and micro_batch.step != self._step:
@@ -440,9 +462,12 @@ class JaxTrainer:
         """The arrays for a leaf; a form not seen before is checked, against the loss too, before it compiles."""
         form = signature(micro_batch.arrays)
         if form not in self._signatures:
-            check_arrays(micro_batch.arrays, _named(micro_batch))
-            _, (_, aux, _) = jax.eval_shape(self._sums, self._params, self._rest, dict(micro_batch.arrays))
+            check_arrays(micro_batch.arrays, named(micro_batch))
+            _, (_, aux, _, _) = jax.eval_shape(self._sums, self._params, self._rest, dict(micro_batch.arrays))
             self._set_names(tuple(sorted(aux)))
+            if self._replay is not None:  # once on nothing, so that the first overflow of a run compiles nothing
+                arrays = owned(micro_batch.arrays)
+                self._leaves.dropless(self._zeros(self._params), self._params, self._rest, arrays)
             self._signatures.add(form)
         return owned(micro_batch.arrays)
 
@@ -468,7 +493,3 @@ class JaxTrainer:
     def _saved(self) -> dict[str, Any]:
         """All state that a checkpoint holds."""
         return {"params": self._params, "optimizer": self._state, "rest": self._rest, "applied": self._applied}
-
-
-def _named(micro_batch: MicroBatch) -> str:
-    return f"micro-batch {micro_batch.index} of step {micro_batch.step}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,7 +50,7 @@ def update_leaf(
     ``count_skips`` do the schedule counts (`SCHEDULE_STATES`) move on after a gradient that is not finite.
     The accumulator is cleared and the record made either way.
     """
-    apply = optax.with_extra_args_support(optimizer).update
+    apply = _driven(optimizer)
 
     def update(params: Any, state: Any, acc: Accumulator, rest: Any, new_rest: Any, applied: jax.Array) -> Updated:
         counted = acc.count > 0
@@ -102,7 +103,7 @@ def check_optimizer(optimizer: Any, params: Any) -> Any:
         raise OptimizerError(f"an optimizer needs init and update, as optax transforms have, not a {_name(optimizer)}")
     try:
         state = jax.eval_shape(optimizer.init, params)
-        apply = optax.with_extra_args_support(optimizer).update
+        apply = _driven(optimizer)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
         after = jax.eval_shape(lambda p, s, value: apply(p, s, p, value=value)[1], params, state, scalar)
     except Exception as error:
@@ -112,6 +113,16 @@ def check_optimizer(optimizer: Any, params: Any) -> Any:
     if len(structures) > 1:
         raise OptimizerError("the optimizer's state changes its structure with an update")
     return state
+
+
+def _driven(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
+    """The transform's update, called with the mean loss as ``value``; one that has no use for it is not given it."""
+    apply: Callable[..., Any] = optax.with_extra_args_support(optimizer).update
+    try:
+        inspect.signature(apply).bind(None, None, None, value=None)
+    except TypeError:
+        return lambda grads, state, params, value: apply(grads, state, params)
+    return apply
 
 
 def _chosen(condition: jax.Array, yes: Any, no: Any) -> Any:
