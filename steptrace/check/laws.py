@@ -17,6 +17,7 @@ from steptrace.ir.predicate import ALWAYS, Flag, Not, conjunction
 from steptrace.ir.program import Loop, Op, Origin, Program, Result, Use, ops_of
 from steptrace.ir.resource import Access
 from steptrace.ir.types import Type
+from steptrace.ir.verify.runs import ACCUMULATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,8 @@ _ATTEMPTS = _CALLS[2:]
 def _applies(program: Program, op: Op) -> bool:
     """Whether an op applies the gradients: writes the parameters and clears the accumulator."""
     effects = effects_of(op, kinds_of(program)[op.kind], program.contract)
-    return {"params", "grads"} <= {effect.resource for effect in effects if effect.access is Access.WRITE}
+    writes = {effect.resource for effect in effects if effect.access is Access.WRITE}
+    return "params" in writes and bool(ACCUMULATOR & writes)
 
 
 def _closing(program: Program, how: str) -> Program:

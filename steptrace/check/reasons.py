@@ -23,6 +23,8 @@ _NOUNS = {
     "reference.params": "the reference's parameters",
     "params": "the parameters",
     "grads": "the gradient accumulator",
+    "grads.sums": "the gradient sums",
+    "grads.count": "the count of the gradient sums",
     "optimizer": "the optimizer state",
     "trainer.step": "the trainer's step count",
     "trainer.metrics": "the trainer's metrics buffer",
@@ -36,7 +38,7 @@ _NOUNS = {
     "rollout.arrived": "the weights that arrived at the rollout",
     "sync.round": "the sync round",
 }
-_PLURALS = {"groups", "metrics", "parameters", "weights"}
+_PLURALS = {"sums", "groups", "metrics", "parameters", "weights"}
 _OBSERVERS = {
     "trainer.calls": "the trainer gets",
     "checkpoints": "the checkpoint store sees",

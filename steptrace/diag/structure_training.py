@@ -141,3 +141,28 @@ class MovedPolicyError(SteptraceError):
     """
 
     code = "ST160"
+
+
+class DenominatorError(SteptraceError):
+    """The denominator of the gradient is decided twice, or used other than once.
+
+    Training calls add un-normalised sums and a count to the accumulator, and the update divides the one by the other.
+    If an op divides as well, in each micro-batch or before the update, the gradient is too small by that factor, and
+    the loss curve looks normal. So the count has one op that adds to it and one that divides by it.
+
+    Example::
+
+        @steptrace.op(reads=["grads.sums", "grads.count"], writes=["grads.sums"])
+        def mean(): ...
+
+        for mb in step.micro_batches(batch):
+            step.fwd_bwd(mb)
+        mean()                                  # divides
+        step.update()                           # divides again
+
+    Ways out: leave the division to the update; or bring an update of your own that reads ``grads.sums`` and not
+    ``grads.count``. An op that scales by something else (clips, averages over ranks) names ``grads.sums`` only, or all
+    of ``grads``. Reading the count to report it is no use of it.
+    """
+
+    code = "ST161"

@@ -43,7 +43,9 @@ WAKE = OpKind("wake", writes=("rollout.weights[k]",), user=True)
 GRADE = OpKind(
     "grade", (Operand("groups", "groups"),), (Given("graded", "groups", "groups"),), reads=("host[k]",), user=True
 )
-KINDS = (LOOK, ASK, WAKE, GRADE)
+MEAN = OpKind("mean", reads=("grads.sums", "grads.count"), writes=("grads.sums",), user=True)
+CLIP = OpKind("clip", reads=("grads.sums",), writes=("grads.sums",), user=True)
+KINDS = (LOOK, ASK, WAKE, GRADE, MEAN, CLIP)
 
 
 def made(**edits) -> Callable[[], Program]:
@@ -555,6 +557,13 @@ CASES = [
         "`old_logps` makes the old log-probs with weights that `update` has moved since the rollout",
         "old_logps",
         made(instead=loop(NEXT, op("old_logps", "mb"), TRAIN)),
+    ),
+    Case(
+        "ST161",
+        made(before={"update": op("mean")}),
+        "`update` divides the gradient by its count, and `mean` has divided it",
+        "update",
+        made(before={"update": op("clip")}),
     ),
     Case("ST004", lambda: _changed("update", kind="updat"), "no op is called `updat`", "update"),
     Case(

@@ -63,12 +63,15 @@ class _Memory:
         self.grads.clear()
 
 
+_SUMS = frozenset({"grads", "grads.sums"})
+
+
 def roles_of(side: Side) -> Roles:
     """The roles of the ops of a source, by what they read and write."""
     writes = {s.number: {touch.leaf for touch in s.touches if touch.writes} for s in side.sites if s.region == "step"}
-    updates = {number for number, leaves in writes.items() if {"params", "grads"} <= leaves}
+    updates = {number for number, leaves in writes.items() if "params" in leaves and leaves & _SUMS}
     return Roles(
-        frozenset(number for number, leaves in writes.items() if "grads" in leaves and number not in updates),
+        frozenset(number for number, leaves in writes.items() if leaves & _SUMS and number not in updates),
         frozenset(updates),
         frozenset(number for number, leaves in writes.items() if "checkpoints" in leaves and number not in updates),
         frozenset(number for number, leaves in writes.items() if "queue.training" in leaves and "params" not in leaves),

@@ -24,6 +24,10 @@ MOST_ROUNDS = 16
 _EXPORTS = {"rollout.weights", "checkpoints", "trainer.copies.sync", "trainer.copies.save"}
 
 
+ACCUMULATOR = frozenset({"grads", "grads.sums"})
+"""What who adds to the gradient sums writes: all of the accumulator, or the sums."""
+
+
 class Role(enum.Enum):
     """What an op does to the train step, as its effects tell; so users' ops have roles too."""
 
@@ -95,8 +99,8 @@ def roles_of(ground: Ground, op: Op) -> frozenset[Role]:
     attempts = "trainer.attempts" in writes
     settles = attempts and "trainer.attempts" in reads
     found = {
-        Role.ACCUMULATE: ("grads" in writes or attempts) and trains and not settles,
-        Role.APPLY: {"grads", "params"} <= writes,
+        Role.ACCUMULATE: (bool(ACCUMULATOR & writes) or attempts) and trains and not settles,
+        Role.APPLY: bool(ACCUMULATOR & writes) and "params" in writes,
         Role.ANCHOR: "params" in reads and any("old_logps" in given.adds for given in ground.row(op).results),
         Role.EXPORT: "params" in reads and bool(writes & _EXPORTS),
         Role.PUBLISH: "rollout.weights" in writes,

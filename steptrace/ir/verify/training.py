@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from steptrace.diag.base import SteptraceError
 from steptrace.diag.structure import (
@@ -17,6 +18,7 @@ from steptrace.diag.structure import (
 from steptrace.ir.predicate import Last
 from steptrace.ir.program import Op, walk
 from steptrace.ir.verify.conditions import implies, rewritten
+from steptrace.ir.verify.denominator import double_denominators, names_parts
 from steptrace.ir.verify.ground import Ground
 from steptrace.ir.verify.runs import Event, Finding, Role, Run, known_flags, report_runs, roles_of
 
@@ -31,6 +33,8 @@ def check_training(ground: Ground, runs: list[Run]) -> None:
     _check_in_micro_batches(ground, roles)
     if {Role.ACCUMULATE, Role.APPLY} <= every:
         report_runs(ground, _findings, runs)
+        if names_parts(ground):
+            report_runs(ground, partial(double_denominators, ground), runs)
 
 
 _NEEDED = (
