@@ -67,7 +67,7 @@ class ReplayingWhatItHolds(Replaying):
 def test_a_rerun_of_the_last_micro_batch_is_trained_once_and_leaves_the_shipped_one_alone():
     trainer = Replaying()
     assert made_by(PROGRAM, lane_bind(trainer), steps=STEPS, pipeline=BOUNDARY) == plain()
-    assert trainer.ran_staged >= STEPS - 1
+    assert trainer.ran_staged > 1
 
 
 def test_control_a_rerun_that_reads_the_shipped_micro_batch_trains_something_else():
@@ -155,14 +155,14 @@ class MeasuresBehindTheUpdate(Waiting):
 def test_the_wait_for_the_device_is_measured_in_front_of_the_update():
     trainer = Waiting()
     result = run(trainer, stage_latch_s=1e-3)
-    assert {*trainer.stages} >= {1, 2, 3, 4}
+    assert max(trainer.stages) > 1
     assert not [remark for remark in result.remarks if "staging is off" in remark]
 
 
 def test_control_measured_behind_the_update_staging_switches_itself_off_though_it_hid_something():
     trainer = MeasuresBehindTheUpdate()
     result = run(trainer, stage_latch_s=1e-3)
-    assert {*trainer.stages} <= {0, 1}
+    assert len([step for step in trainer.stages if step]) == 1
     assert any("the device had 0 ms left to do" in remark for remark in result.remarks)
 
 
@@ -231,8 +231,11 @@ def test_with_the_update_in_the_last_call_the_stage_is_what_waits_for_it():
     trainer = Listing()
     run(trainer, AFTER)
     closing = {"apply_optimizer": True, "wait_for_update": False}
-    for step in range(1, STEPS - 1):
-        assert [what for at, what in trainer.told if at == step] == [closing, "stage", "metrics"]
+    told = [[what for at, what in trainer.told if at == step] for step in range(STEPS)]
+    assert len([step for step in told if "stage" in step]) > 1
+    for step in told:
+        assert [what for what in step if what != "stage"] == [closing, "metrics"]
+        assert "stage" not in step or step.index("stage") == 1
 
 
 @pytest.mark.parametrize("error", [ConnectionError("lost"), TimeoutError("late")])
