@@ -21,7 +21,6 @@ from steptrace_kernels.logps.setting import Setting
 from steptrace_kernels.logps.tile import Softmax
 from steptrace_kernels.logps.tokens import Aligned
 
-
 Pass = Callable[..., Any]
 
 
