@@ -92,7 +92,7 @@ def legal_places(
     low: _Bound | None = None
     high: _Bound | None = None
     possible = True
-    for edge in _on_one_lane(reference):
+    for edge in _on_one_lane(reference, program):
         if op_id not in (edge.before, edge.after) or edge.before == edge.after:
             continue
         other = places[edge.after if edge.before == op_id else edge.before]
@@ -117,9 +117,9 @@ def legal_places(
     )
 
 
-def _on_one_lane(reference: Program) -> tuple[Edge, ...]:
+def _on_one_lane(reference: Program, program: Program) -> tuple[Edge, ...]:
     """What the order of a lane must keep: the edges, and that an op looks for a value only once it may be there."""
-    return (*edges_of(reference), *poll_edges(units_of(reference)))
+    return (*edges_of(reference, program), *poll_edges(units_of(reference)))
 
 
 _Bound: TypeAlias = tuple[tuple[int, int], Place, Edge]
@@ -159,7 +159,7 @@ def allowing_staleness(program: Program, reference: Program, edge: Edge) -> int 
         staleness = reference.contract.staleness + more
         looser = replace(reference, contract=replace(reference.contract, staleness=staleness))
         pair = {edge.before, edge.after}
-        near = tuple(other for other in _on_one_lane(looser) if {other.before, other.after} == pair)
+        near = tuple(other for other in _on_one_lane(looser, program) if {other.before, other.after} == pair)
         if not any(broken(program, near)):
             return staleness
     return None

@@ -43,7 +43,7 @@ def prove_equal(program: Program, source: Program, *, budget: Budget | None = No
 
 def _proved(program: Program, reference: Program) -> str:
     """What the graph has shown, in words."""
-    edges, lanes = edges_of(reference), lanes_of(program)
+    edges, lanes = edges_of(reference, program), lanes_of(program)
     counted = f"{len(edges)} edges kept"
     if len(lanes) == 1:
         return f"order and capacity: {counted} by the order of the one lane"

@@ -69,7 +69,7 @@ def problems(program: Program, reference: Program) -> Iterator[SteptraceError]:
     except LoopLanesError as error:
         yield error
         return
-    edges = edges_of(reference)
+    edges = edges_of(reference, program)
     wrong = list(broken(program, (*edges, *poll_edges(units_of(reference)))))
     for edge in wrong:
         yield order_error(program, reference, edge)

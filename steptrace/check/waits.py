@@ -61,7 +61,7 @@ def waits_of(program: Program, reference: Program) -> tuple[Wait, ...]:
     """
     units, places = units_of(reference), places_of(program)
     waits = []
-    for edge in edges_of(reference):
+    for edge in edges_of(reference, program):
         a, b = places[edge.before], places[edge.after]
         device = units[edge.before].device if edge.from_event == "done" else ""
         if a.lane != b.lane or device:

@@ -62,7 +62,7 @@ def check(program: Program, reference: Program) -> None:
     try:
         check_order(program, reference)
     except SteptraceError as error:
-        edge = next(broken(program, edges_of(reference)), None)
+        edge = next(broken(program, edges_of(reference, program)), None)
         if edge is None:
             raise
         raise error from BrokenEdge(edge)
@@ -148,7 +148,7 @@ def _consulted(schedule: Schedule, program: Program, group: frozenset[str]) -> t
     """The edges between what moved and what it changed places with."""
     before, after = places_of(schedule.program), places_of(program)
     found = []
-    for edge in edges_of(schedule.reference):
+    for edge in edges_of(schedule.reference, program):
         one, other = after[edge.before], after[edge.after]
         inside = (_of(one, group), _of(other, group))
         if inside[0] != inside[1] and _relation(before[one.id], before[other.id]) != _relation(one, other):

@@ -148,7 +148,7 @@ def every_wait(schedule: Program, reference: Program) -> tuple[Wait, ...]:
         return ()
     units = units_of(reference)
     found = []
-    for edge in edges_of(reference):
+    for edge in edges_of(reference, schedule):
         done = edge.from_event == "done" and bool(units[edge.before].device)
         if done or places[edge.before].lane != places[edge.after].lane:
             found.append(as_wait(edge, done))
@@ -288,7 +288,7 @@ def reason_of(source: Source, schedule: Program, vectors: Sequence[tuple[int, ..
 
 
 def _edge_of(schedule: Program, reference: Program) -> Edge | None:
-    edges = edges_of(reference)
+    edges = edges_of(reference, schedule)
     try:
         found = next(broken(schedule, edges), None)
         hops = () if found is not None else find_cycle(schedule, edges)
