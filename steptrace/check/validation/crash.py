@@ -196,11 +196,11 @@ def _resumed(holds: Trained, step: int, expected: Trained, run: Run, position: i
     if holds == wanted:
         return None
     lost, twice = wanted - holds, holds - wanted
-    (_, at, path), verb = (min(lost), "never") if lost else (min(twice), "twice")
+    (_, at, path), trains = (min(lost), "never trains") if lost else (min(twice), "trains twice")
     site = run.sites[position]
     return Finding(
         CrashCutError,
-        f"a run that resumes from the checkpoint of step {step} trains micro-batch {where(at, path)} {verb}",
+        f"a run that resumes from the checkpoint of step {step} {trains} micro-batch {where(at, path)}",
         run.setting,
         (
             Spot(f"cut off after {run.text(position)}", site.op.loc),

@@ -39,7 +39,7 @@ class Finding:
         """The counterexample as a coded error."""
         notes = tuple(Note(spot.text, spot.loc) for spot in self.spots)
         loc = next((spot.loc for spot in reversed(self.spots) if spot.loc is not None), None)
-        run = Note(f"seen in a run of {self.setting}; @0 stands for step 0, @(0,1) for its micro-batch 1")
+        run = Note(f"seen in a run of {self.setting}; @0 is its first step, @(0,1) micro-batch 1 of that")
         return self.error(self.message, loc=loc, notes=(run, *notes), help=self.help)
 
     def __str__(self) -> str:

@@ -69,9 +69,9 @@ class Setting:
         steps = "1 step" if len(self.counts) == 1 else f"{len(self.counts)} steps"
         text = f"{steps} of {counts} micro-batch{'' if counts == '1' else 'es'}"
         if self.phase:
-            text += f", the first of them step {self.phase} of the run"
+            text += f" that begins with step {self.phase}"
         shown = ", ".join(sorted(flag_text(flag) for flag in self.flags))
-        return text + (f", true: {shown}" if shown else "")
+        return text + (f" in which {shown} {'is' if len(self.flags) == 1 else 'are'} true" if shown else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,13 +82,13 @@ def test_a_failure_names_what_stays() -> None:
         "write_checkpoint@0 fails",
         "sync_weights@0 has then changed `policy.version`, `rollout.weights`",
     ]
-    assert "step 9 of the run" in str(finding.setting), "the only checkpoint of the window"
+    assert "begins with step 9" in str(finding.setting), "the only checkpoint of the window"
 
 
 def test_a_crash_names_the_micro_batch_that_is_lost() -> None:
     early = placed(source(), "save_checkpoint", before="update")
     assert found(early, early, "crash").message == (
-        "a run that resumes from the checkpoint of step 0 trains micro-batch @(0,0) never"
+        "a run that resumes from the checkpoint of step 0 never trains micro-batch @(0,0)"
     )
 
 
