@@ -93,7 +93,7 @@ def _graph(program: Program, edges: tuple[Edge, ...]) -> _Graph:
     if not crossing:
         return _Graph((), (), ())
     loops = {node.id: node for node in program.body if isinstance(node, Loop)}
-    rounds = {id: _rounds(loop, places, crossing) for id, loop in loops.items()}
+    rounds = _rounds(loops, places, crossing)
     ids: list[str] = []
     lanes: list[tuple[str, int, int]] = []
     numbers: dict[tuple[str, int], int] = {}
@@ -107,15 +107,25 @@ def _graph(program: Program, edges: tuple[Edge, ...]) -> _Graph:
     return _Graph(tuple(ids), tuple(lanes), tuple(arcs))
 
 
-def _rounds(loop: Loop, places: Mapping[str, Place], crossing: list[Edge]) -> int:
-    """One past the last round that is written out."""
-    own = [place for place in places.values() if place.loop == loop.id]
-    shift = max((place.micro_shift for place in own), default=0)
-    lanes = {place.lane for place in own}
-    inside = [edge.micro for edge in crossing if edge.micro is not None and places[edge.before].loop == loop.id]
-    if len(lanes) < 2:
-        return loop.start + 2 + shift
-    return loop.start + 2 + len(lanes) * (shift + max(inside, default=0))
+def _rounds(loops: Mapping[str, Loop], places: Mapping[str, Place], crossing: list[Edge]) -> dict[str, int]:
+    """One past the last round that is written out, for each loop."""
+    shifts, lanes, inside = dict.fromkeys(loops, 0), defaultdict[str, set[str]](set), dict.fromkeys(loops, 0)
+    for place in places.values():
+        if place.loop is not None:
+            shifts[place.loop] = max(shifts[place.loop], place.micro_shift)
+            lanes[place.loop].add(place.lane)
+    for edge in crossing:
+        loop = places[edge.before].loop
+        if edge.micro is not None and loop is not None:
+            inside[loop] = max(inside[loop], edge.micro)
+    rounds = {}
+    for id, one in loops.items():
+        apart = len(lanes[id])
+        rounds[id] = one.start + 2 + (shifts[id] if apart < _SEVERAL else apart * (shifts[id] + inside[id]))
+    return rounds
+
+
+_SEVERAL = 2
 
 
 def _sequence(run: list[Place], loops: Mapping[str, Loop], rounds: Mapping[str, int]) -> Iterator[tuple[Place, int]]:

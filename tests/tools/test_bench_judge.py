@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from steptrace.check.schedule import problems
 from steptrace.testing.soundness import Tally
-from steptrace_tools.bench.compile import growth, sized_program
+from steptrace_tools.bench.compile import growth, looped_program, packed_apart, sized_program
 from steptrace_tools.bench.mutants import Table, report
 from steptrace_tools.bench.soundness import report as soundness_report
 from steptrace_tools.cli import main
@@ -39,7 +40,7 @@ def test_compile_ends_with_times_by_number_of_ops(capsys: pytest.CaptureFixture[
     seconds = found["seconds"]
     assert isinstance(seconds, dict)
     assert {name: len(times) for name, times in seconds.items()} == dict.fromkeys(
-        ("print", "parse", "edges", "check", "lanes"), 2
+        ("print", "parse", "verify", "edges", "check", "lanes", "loops", "waits"), 2
     )
 
 
@@ -63,3 +64,11 @@ def test_growth_is_told_from_times():
 @pytest.mark.parametrize("size", [50, 333])
 def test_a_sized_program_has_so_many_ops(size: int):
     assert len(list(sized_program(size).ops())) == size
+
+
+def test_a_step_of_many_loops_has_a_schedule_on_two_lanes():
+    program = looped_program(60)
+    assert len(list(program.ops())) == 60
+    lanes = {op.kind: op.lane for op in packed_apart(program).ops()}
+    assert lanes == {"stream_mb": "packer", "look": "packer", "train": "host"}
+    assert next(iter(problems(packed_apart(program), program)), None) is None

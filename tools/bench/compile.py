@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SIZES = (50, 150, 500, 1500, 5000)
 """Numbers of ops that are measured."""
 
+TASKS = ("print", "parse", "verify", "edges", "check", "lanes", "loops", "waits")
+"""What is measured, in its order; see the details of the command."""
+
 _REPEATS = 3
 """Runs of each measurement, of which the fastest counts."""
 
@@ -49,7 +52,7 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
 
 def measure(sizes: Sequence[int]) -> dict[str, list[float]]:
     """Seconds of processor time for each task, one for each size."""
-    found: dict[str, list[float]] = {name: [] for name in ("print", "parse", "edges", "check", "lanes")}
+    found: dict[str, list[float]] = {name: [] for name in TASKS}
     for size in sizes:
         for name, task in _tasks(size).items():
             found[name].append(min(_timed(task) for _ in range(_REPEATS)))
@@ -64,11 +67,14 @@ def _timed(task: Callable[[], object]) -> float:
 
 def _tasks(size: int) -> dict[str, Callable[[], object]]:
     """What is measured on a program of so many ops. What is remembered between calls is forgotten before each."""
-    from steptrace.check import check_order, edges_of, places_of, units_of
+    from steptrace.check import check_order, edges_of, places_of, units_of, waits_of
     from steptrace.check.edges import edges_for
     from steptrace.ir import parse_program, print_program
+    from steptrace.ir.verify import problems
 
     plain, laned = sized_program(size), ahead(sized_program(size))
+    looped = looped_program(size)
+    streamed = packed_apart(looped)
     text = print_program(plain)
 
     def forget() -> None:
@@ -79,19 +85,26 @@ def _tasks(size: int) -> dict[str, Callable[[], object]]:
         forget()
         edges_of(plain)
 
-    def check(schedule: Program) -> Callable[[], None]:
+    def check(schedule: Program, reference: Program) -> Callable[[], None]:
         def run() -> None:
             forget()
-            check_order(schedule, plain)
+            check_order(schedule, reference)
 
         return run
+
+    def waits() -> None:
+        forget()
+        waits_of(streamed, looped)
 
     return {
         "print": lambda: print_program(plain),
         "parse": lambda: parse_program(text),
+        "verify": lambda: problems(plain),
         "edges": edges,
-        "check": check(plain),
-        "lanes": check(laned),
+        "check": check(plain, plain),
+        "lanes": check(laned, plain),
+        "loops": check(streamed, looped),
+        "waits": waits,
     }
 
 
@@ -131,6 +144,40 @@ def ahead(program: Program) -> Program:
     return replace(program, body=(*moved, *program.body[tenth:]))
 
 
+def looped_program(size: int) -> Program:
+    """A program of so many ops in loops of three, each of which trains on a stream of its own."""
+    from steptrace.ir import Given, Loop, Op, Operand, OpKind, Program, Result, Type, Use
+    from steptrace.lang.reference import resolve
+
+    rows = (
+        OpKind("look", (Operand("x", None),), (Given("y", "value"),), reads=("reference.params",), user=True),
+        OpKind("train", (Operand("y", None),), reads=("params", "grads"), writes=("grads", "trainer.calls"), user=True),
+    )
+    loops = []
+    for at in range(size // 3):
+        given = (("mb", "micro_batch"), ("last", "flag"), ("exists", "flag"))
+        made = tuple(Result(f"{name}{at}", Type(base)) for name, base in given)
+        head = Op(f"stream{at}", "stream_mb", results=made, attrs=(("estimator", "grpo"),))
+        look = Op(f"look{at}", "look", (Use(f"mb{at}"),), (Result(f"y{at}", Type("value")),))
+        body = (head, look, Op(f"train{at}", "train", (Use(f"y{at}"),)))
+        loops.append(Loop(f"loop{at}", "micro_batches", "m", None, None, body))
+    return Program("looped", resources=resolve("grpo").resources, kinds=rows, body=tuple(loops))
+
+
+def packed_apart(program: Program) -> Program:
+    """The program with what feeds the training calls of its loops on a lane of its own."""
+    from dataclasses import replace
+
+    from steptrace.ir import Loop, Op
+
+    def placed(loop: Loop) -> Loop:
+        ops = [node for node in loop.body if isinstance(node, Op)]
+        fed = tuple(op if op.kind == "train" else replace(op, lane="packer") for op in ops)
+        return replace(loop, body=fed)
+
+    return replace(program, body=tuple(placed(node) for node in program.body if isinstance(node, Loop)))
+
+
 def growth(sizes: Sequence[int], seconds: Sequence[float]) -> dict[str, float]:
     """How the time grows: the exponent of the best power law, and the last time over what n log n predicts.
 
@@ -168,7 +215,10 @@ COMMAND = Command(
     ),
     run=_run,
     define=_define,
-    details="`edges` derives all edges, `check` and `lanes` do so too and then check a schedule of one lane, and of "
-    "two. The exponent is that of the best power law through the times; `over n log n` is the longest time over what "
-    "growth as n log n from the middle size would give.",
+    details="""\
+`print` and `parse` are of a program on states, cells and values; `verify` checks its structure, `edges` derives all its
+edges, `check` and `lanes` do so too and then check a schedule of one lane, and of two. `loops` does that for a step of
+many streamed loops whose streams have a lane of their own, and `waits` derives the waits of that schedule. The exponent
+is that of the best power law through the times; `over n log n` is the longest time over what growth as n log n from the
+middle size would give.""",
 )
