@@ -45,6 +45,7 @@ class StepMemory:
       metrics: metrics fetched from the trainer.
       stream: the step's micro-batches as they come, when it streams.
       record: what the trainer set aside for the step's metrics, until they are fetched.
+      aside: whether it has, and they are not fetched yet.
       fetched: whether the metrics are.
     """
 
@@ -54,6 +55,7 @@ class StepMemory:
     metrics: dict[str, float] = field(default_factory=dict)
     stream: Iterator[MicroBatch] | None = None
     record: Any = None
+    aside: bool = False
     fetched: bool = False
 
     def count(self, name: str, value: float) -> None:

@@ -128,7 +128,8 @@ def _get_metrics(run: Session, at: At) -> Results:
 def _start_metrics(run: Session, at: At) -> Results:
     _note_unclosed(run, at)
     if run.way(at.op) == "set-aside":
-        run.step_memory(at.step).record = run.parts.trainer.start_metrics()
+        memory = run.step_memory(at.step)
+        memory.record, memory.aside = run.parts.trainer.start_metrics(), True
     else:
         _fetched(run, at, run.parts.trainer.get_metrics())
     return ()
@@ -136,8 +137,8 @@ def _start_metrics(run: Session, at: At) -> Results:
 
 def _fetch_metrics(run: Session, at: At) -> Results:
     memory = run.step_memory(at.step)
-    if not memory.fetched:
-        record, memory.record = memory.record, None
+    if memory.aside:
+        record, memory.record, memory.aside = memory.record, None, False
         _fetched(run, at, run.parts.trainer.fetch_metrics(record))
     return (memory.metrics,)
 
@@ -159,9 +160,14 @@ def _fetched(run: Session, at: At, made: Any) -> dict[str, float]:
 
 
 def fetch_early(run: Session, step: int) -> None:
-    """Have the step's metrics on the host, where a schedule would fetch them later: a checkpoint holds them."""
+    """Have the step's metrics on the host, where a schedule would fetch them later: a checkpoint holds them.
+
+    Where the step saves before it asks for its metrics, a checkpoint holds none.
+    """
+    memory = run.memory.get(step)
     for call in run.plan.body:
-        if isinstance(call, Call) and call.kind.name == "fetch_metrics" and step in run.memory:
+        started = memory is not None and (memory.aside or memory.fetched)
+        if started and isinstance(call, Call) and call.kind.name == "fetch_metrics":
             (metrics,) = _fetch_metrics(run, At(call.op, step))
             run.frames.put(call.op.results[0].name, step, metrics)
 
