@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from steptrace_tools.bench import virtual_boundary as model
 from steptrace_tools.bench.arms import ARMS
 from steptrace_tools.bench.boundary import rounded, summary
 from steptrace_tools.bench.boundary_run import Arm, Workload, fitted, measured
-from steptrace_tools.bench.virtual_boundary import MEASURED, figures, simulated, virtual_boundary
+from steptrace_tools.bench.virtual_boundary import MEASURED, Parameters, figures, simulated, virtual_boundary
 from steptrace_tools.bench.watched import Payloads, Seen, Watcher, boundary_figures
 from steptrace_tools.cli import main
 
@@ -97,16 +98,27 @@ def test_a_watcher_notes_work_in_the_order_in_which_it_was_sent():
     assert all(before.end <= after.start <= after.end for before, after in pairwise(noted))
 
 
+QUIET = Parameters(0.082, 0.004, 0.02, 0.03, 0.0005, 0.001, 0.002, 0.04, 0.02)
+
+
 @pytest.fixture(scope="module")
 def virtual():
-    return virtual_boundary(MEASURED, micro_batches=4)
+    return virtual_boundary(QUIET, micro_batches=4)
 
 
 def test_what_was_to_be_shown_in_virtual_time_is(virtual):
     claims = dict(virtual["claims"])
     hidden = claims.pop("under replay a stage in front of it hides (ms)")
-    assert hidden >= 1e3 * (MEASURED.ship_s + MEASURED.link_s - MEASURED.call_s) - 1e-6
+    assert hidden >= 1e3 * (QUIET.ship_s + QUIET.link_s - QUIET.call_s) - 1e-6
     assert all(value is True for value in claims.values())
+
+
+def test_the_measured_base_shows_it_too():
+    before, after = (
+        figures(simulated(arm, MEASURED, 9, ReplayTrainer("first"))) for arm in ("staged-before", "staged-after")
+    )
+    assert (before["stages"], before["latched"]) == (7, False)
+    assert (after["stages"], after["latched"]) == (1, True)
 
 
 def test_control_without_replay_the_stage_behind_the_update_hides_as_much(virtual):
@@ -125,18 +137,18 @@ def test_no_parameter_changed_by_a_fifth_changes_who_latches(virtual):
 
 
 def test_control_a_link_slower_than_the_work_latches_in_front_of_the_update_too():
-    slow = replace(MEASURED, ship_s=2 * MEASURED.micro_batch_s)
+    slow = replace(QUIET, ship_s=2 * QUIET.micro_batch_s)
     assert figures(simulated("staged-before", slow, 3, ReplayTrainer("none")))["latched"]
-    assert not figures(simulated("staged-before", MEASURED, 3, ReplayTrainer("none")))["latched"]
+    assert not figures(simulated("staged-before", QUIET, 3, ReplayTrainer("none")))["latched"]
 
 
 def test_the_claimed_gaps_are_met_by_parameters_that_differ(virtual):
-    met = [found["as chosen"] for found in virtual["seed"]["met_by"].values()]
+    met = [found["as chosen"] for found in virtual["claimed"]["met_by"].values()]
     assert [(gaps["gap_before"], gaps["gap_after"], gaps["device_wait"]) for gaps in met] == [(6.7, 15.3, 5.45)] * 3
 
 
 def test_every_arm_calls_the_trainer_alike():
-    runs = [simulated(arm, MEASURED, 4, VirtualTrainer()) for arm in ARMS]
+    runs = [simulated(arm, QUIET, 4, VirtualTrainer()) for arm in ARMS]
     assert len({(run.calls, run.trained) for run in runs}) == 1
 
 
@@ -152,6 +164,27 @@ def test_the_command_prints_it(
     else:
         assert "the parameters cannot be fitted to the base" in printed
         assert "replay of the last" in printed
+
+
+def test_another_measurement_is_fitted_to_its_base_arm(tmp_path: Path, virtual, capsys: pytest.CaptureFixture[str]):
+    arms = {name: dict.fromkeys(("idle_ms_median", "step_ms_median", "busy_fraction"), 1.0) for name in ARMS}
+    measured = {"arms": arms, "virtual": arms, "parameters": virtual["parameters"]}
+    file = tmp_path / "base.json"
+    file.write_text("a line of something else\n" + json.dumps(measured) + "\n")
+    assert main(["bench", "boundary", "--virtual", f"--base={file}", "--json", "--micro-batches=1"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {name: found["ms"] for name, found in printed["parameters"].items()} == {
+        name: pytest.approx(found["ms"]) for name, found in virtual["parameters"].items()
+    }
+    assert {found["used"] for found in printed["outcomes"].values()} == {"fitted", "outcome"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "no json"])
+def test_a_file_that_is_no_measurement_is_wrong_usage(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "base.json"
+    file.write_text(content)
+    assert main(["bench", "boundary", "--virtual", f"--base={file}"]) == 2
+    assert "bench boundary --json" in capsys.readouterr().err
 
 
 def test_numbers_are_rounded_wherever_they_are():

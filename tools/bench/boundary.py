@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from ..command import Command
+from ..command import Command, UsageError
 from ..table import aligned
 from .load import ForeignLoad, shown
 
@@ -36,6 +37,12 @@ def _define(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_bool("pin", True, "give the device one core and the host another", flag_values=values)
     flags.DEFINE_bool("virtual", False, "in virtual time, with trainers that only take time", flag_values=values)
+    flags.DEFINE_string(
+        "base",
+        "",
+        "with --virtual, the output of this benchmark with --json, to fit to its base arm",
+        flag_values=values,
+    )
     flags.DEFINE_bool("json", False, "print one JSON object instead of the tables", flag_values=values)
 
 
@@ -77,8 +84,7 @@ def summary(arms: dict[str, Arm], work: Workload, target: str) -> dict[str, Any]
 
     def make() -> VirtualTrainer:
         trainer = ReplayTrainer("none") if work.replay else VirtualTrainer()
-        trainer.in_flight = work.in_flight
-        return trainer
+        return virtual_boundary.bounded(trainer, work.in_flight)
 
     predicted = virtual_boundary.arms(parameters, work.micro_batches, make)
     return {
@@ -112,11 +118,31 @@ def _arm(arm: Arm) -> dict[str, Any]:
 
 
 def _virtual(values: flags.FlagValues) -> int:
-    from .virtual_boundary import MEASURED, virtual_boundary
+    from .virtual_boundary import MEASURED, outcomes, parameters_of, virtual_boundary
 
-    figures = virtual_boundary(MEASURED, micro_batches=values["micro-batches"].value)
+    measured = _read(values.base) if values.base else None
+    parameters = MEASURED if measured is None else parameters_of(measured)
+    figures = virtual_boundary(parameters, micro_batches=values["micro-batches"].value)
+    if measured is not None:
+        figures["outcomes"] = outcomes(measured)
     print(json.dumps(rounded(figures)) if values.json else _virtual_tables(figures))
     return 0
+
+
+def _read(path: str) -> dict[str, Any]:
+    """The figures of an earlier measurement.
+
+    Raises:
+      UsageError: the file is not the output of this benchmark.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+        found = json.loads(lines[-1])
+        if {"arms", "virtual", "parameters"} <= found.keys():
+            return dict(found)
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        raise UsageError(f"{path} cannot be read as the output of `bench boundary --json`: {error}") from error
+    raise UsageError(f"{path} is not the output of `bench boundary --json`")
 
 
 def rounded(value: Any) -> Any:
@@ -176,6 +202,7 @@ def _tables(figures: dict[str, Any]) -> str:
 def _virtual_tables(figures: dict[str, Any]) -> str:
     fits = [("parameter", "ms", "fitted to")]
     fits += [(name, f"{found['ms']:8.3f}", found["fitted_to"]) for name, found in figures["parameters"].items()]
+    fits.append(("in_flight", f"{figures['in_flight']:8}", "nothing: calls in flight, as in the arms on JAX"))
     rows: list[tuple[str, ...]] = [
         ("trainer", "arm", "idle ms", "gap ms", "step ms", "stages", "latched", "device wait ms")
     ]
@@ -198,7 +225,7 @@ def _virtual_tables(figures: dict[str, Any]) -> str:
     for name, found in figures["sensitivity"].items():
         changes.append((name, *(_pair(found[key]) for key in ("idle_ms", "gap_ms")), f"{found['gap_ratio']:.3f}"))
     tables = [aligned(table) for table in (fits, rows, claims, changes)]
-    return "\n\n".join([*tables, _claimed(figures["seed"])])
+    return "\n\n".join([*tables, _claimed(figures["claimed"])])
 
 
 def _pair(values: list[float]) -> str:
@@ -229,6 +256,7 @@ COMMAND = Command(
         ("bench boundary --microbatch-mb 50", "a real trainer, and what a model fitted to its base arm predicts"),
         ("bench boundary --microbatch-mb 50 --replay --json", "an update that reads a flag first; for scripts"),
         ("bench boundary --virtual --micro-batches 9", "in virtual time, with doubles of trainers"),
+        ("bench boundary --virtual --base base.json", "fitted to the base arm of an earlier measurement"),
     ),
     run=_run,
     define=_define,

@@ -78,17 +78,43 @@ FITTED_TO: Mapping[str, str] = {
 """The figure of the base schedule that each parameter is set to."""
 
 MEASURED = Parameters(
-    micro_batch_s=0.0820,
-    update_s=0.0036,
-    ship_s=0.0200,
-    link_s=0.0300,
-    call_s=0.0005,
-    fetch_s=0.0010,
-    sync_s=0.0020,
-    data_s=0.0400,
-    report_s=0.0200,
+    micro_batch_s=0.1531,
+    update_s=0.0316,
+    ship_s=0.0154,
+    link_s=0.2002,
+    call_s=0.0026,
+    fetch_s=0.0005,
+    sync_s=0.0172,
+    data_s=0.6524,
+    report_s=0.0239,
 )
-"""What `steptrace bench boundary --microbatch-mb 50` measured in its base arm on a machine with two cores."""
+"""What `steptrace bench boundary --microbatch-mb 50 --rows 32` measured in its base arm, on two cores of which other
+processes took most: times are several times too long. ``--base`` takes those of another measurement."""
+
+
+def parameters_of(measured: Mapping[str, Any]) -> Parameters:
+    """The parameters in the output of `steptrace bench boundary --json`, fitted to its base arm."""
+    found = measured["parameters"]
+    return Parameters(**{field.name: float(found[field.name]["ms"]) / 1e3 for field in fields(Parameters)})
+
+
+def outcomes(measured: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What was measured and what is predicted, by arm; all but the base arm are outcomes."""
+    return {
+        arm: {
+            "used": "fitted" if arm == "base" else "outcome",
+            **{f"measured_{name}": found[name] for name in _COMPARED},
+            **{f"predicted_{name}": measured["virtual"][arm][name] for name in _COMPARED},
+        }
+        for arm, found in measured["arms"].items()
+    }
+
+
+_COMPARED = ("idle_ms_median", "step_ms_median", "busy_fraction")
+
+
+IN_FLIGHT = 1
+"""Training calls that may be dispatched and not computed: as in the arms on JAX, and fitted to nothing."""
 
 
 def virtual_boundary(parameters: Parameters, *, micro_batches: int) -> dict[str, Any]:
@@ -99,12 +125,13 @@ def virtual_boundary(parameters: Parameters, *, micro_batches: int) -> dict[str,
       micro_batches: how many a step has.
 
     Returns:
-      ``parameters`` with what each is fitted to, ``trainers`` (by double, by arm), ``claims``, ``feeds``, ``seed``
+      ``parameters`` with what each is fitted to, ``trainers`` (by double, by arm), ``claims``, ``feeds``, ``claimed``
       and ``sensitivity``.
     """
     trainers = {name: arms(parameters, micro_batches, make) for name, make in _doubles().items()}
     return {
         "micro_batches": micro_batches,
+        "in_flight": IN_FLIGHT,
         "parameters": {
             name: {"ms": value * 1e3, "fitted_to": FITTED_TO[name]} for name, value in asdict(parameters).items()
         },
@@ -112,7 +139,7 @@ def virtual_boundary(parameters: Parameters, *, micro_batches: int) -> dict[str,
         "feeds": _feeds(parameters, micro_batches),
         "claims": _claims(parameters, micro_batches, trainers),
         "sensitivity": sensitivity(parameters, micro_batches),
-        "seed": claimed_ratio(micro_batches),
+        "claimed": claimed_ratio(micro_batches),
     }
 
 
@@ -218,10 +245,10 @@ def claimed_ratio(micro_batches: int) -> dict[str, Any]:
 def _gaps(parameters: Parameters, micro_batches: int) -> dict[str, Any]:
     """The gap, work in it included, of the staged arms under replay, in the units of the parameters."""
     from steptrace.simulate import steady
-    from steptrace.testing import ReplayTrainer
 
     before, after = (
-        simulated(arm, parameters, micro_batches, ReplayTrainer("first")) for arm in ("staged-before", "staged-after")
+        simulated(arm, parameters, micro_batches, _doubles()["replay of the first"]())
+        for arm in ("staged-before", "staged-after")
     )
     waits = before.device_waits.values()
     return {
@@ -234,10 +261,8 @@ def _gaps(parameters: Parameters, micro_batches: int) -> dict[str, Any]:
 
 def _ratio(parameters: Parameters, micro_batches: int) -> dict[str, Any]:
     """The staged arms under replay: idle times, gaps, and the ratio of the gaps."""
-    from steptrace.testing import ReplayTrainer
-
     before, after = (
-        figures(simulated(arm, parameters, micro_batches, ReplayTrainer("first")))
+        figures(simulated(arm, parameters, micro_batches, _doubles()["replay of the first"]()))
         for arm in ("staged-before", "staged-after")
     )
     return {
@@ -253,7 +278,7 @@ def _claims(
 ) -> dict[str, Any]:
     """What was to be shown, and whether these parameters show it."""
     replay = trainers["replay of the first"]
-    slow = replace(parameters, ship_s=1.5 * parameters.micro_batch_s)
+    slow = replace(parameters, ship_s=1.5 * parameters.micro_batch_s, link_s=0.0)
     bound = arms(slow, micro_batches, _doubles()["replay of none"])
     return {
         "under replay a stage behind the update latches after one stage": replay["staged-after"]["latched"]
@@ -276,19 +301,17 @@ def _claims(
 
 def _feeds(parameters: Parameters, micro_batches: int) -> dict[str, Any]:
     """Two ways of being bound by what feeds the trainer, with the stage in front of the update."""
-    from steptrace.simulate import VirtualTrainer
     from steptrace.testing import SlowFeed
 
+    make = _doubles()["plain"]
     late = SlowFeed(late_s=2 * micro_batches * parameters.micro_batch_s)
-    slow = replace(parameters, ship_s=1.5 * parameters.micro_batch_s)
+    slow = replace(parameters, ship_s=1.5 * parameters.micro_batch_s, link_s=0.0)
     keep = ("stages", "latched", "step_ms_median", "idle_ms_median")
     return {
         name: {key: found[key] for key in keep}
         for name, found in {
-            "calls take longer than their work": figures(
-                simulated("staged-before", slow, micro_batches, VirtualTrainer())
-            ),
-            "groups come late": figures(simulated("staged-before", parameters, micro_batches, VirtualTrainer(), late)),
+            "calls take longer than their work": figures(simulated("staged-before", slow, micro_batches, make())),
+            "groups come late": figures(simulated("staged-before", parameters, micro_batches, make(), late)),
         }.items()
     }
 
@@ -298,15 +321,21 @@ def _doubles() -> dict[str, Callable[[], VirtualTrainer]]:
     from steptrace.testing import DeviceWaitTrainer, OlderTrainer, ReplayTrainer, TokenWaitTrainer
 
     return {
-        "plain": VirtualTrainer,
-        "token wait": TokenWaitTrainer,
-        "device wait": DeviceWaitTrainer,
-        "older image": OlderTrainer,
-        "replay of none": lambda: ReplayTrainer("none"),
-        "replay of the first": lambda: ReplayTrainer("first"),
-        "replay of the last": lambda: ReplayTrainer("last"),
-        "replay of every": lambda: ReplayTrainer("every"),
+        "plain": lambda: bounded(VirtualTrainer()),
+        "token wait": lambda: bounded(TokenWaitTrainer()),
+        "device wait": lambda: bounded(DeviceWaitTrainer()),
+        "older image": lambda: bounded(OlderTrainer()),
+        "replay of none": lambda: bounded(ReplayTrainer("none")),
+        "replay of the first": lambda: bounded(ReplayTrainer("first")),
+        "replay of the last": lambda: bounded(ReplayTrainer("last")),
+        "replay of every": lambda: bounded(ReplayTrainer("every")),
     }
+
+
+def bounded(trainer: VirtualTrainer, in_flight: int = IN_FLIGHT) -> VirtualTrainer:
+    """A trainer with that many calls in flight."""
+    trainer.in_flight = in_flight
+    return trainer
 
 
 @lru_cache
