@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from steptrace.ir.predicate import flags_of
-from steptrace.ir.resource import ResourceKind
+from steptrace.ir.resource import ResourceKind, parts_of_pool
 from steptrace.testing.facts import END, START, Facts, FlagKey, Lifetime, LiveRead, bits
 from steptrace.testing.touches import Cell, Touch, named_cell
 from steptrace.testing.unrolled import Key
@@ -79,7 +79,7 @@ class Trace:
                 self._queue(self.queues[name], at, touch)
                 continue
             named = named_cell(touch, key)
-            if touch.resource.capacity and named[1] is not None:
+            if kind is ResourceKind.CELL and named[1] is not None:
                 self.entries[name][named[1]].append(at)
             for cell in self.run.universe.cells(named):
                 if touch.reads or kind is ResourceKind.CHANNEL:
@@ -198,14 +198,23 @@ class Trace:
         return sum(1 << finder for finder in self.run.finders(at) if self.ran >> finder & 1)
 
     def _lifetimes(self) -> Iterator[tuple[int, tuple[Lifetime, ...]]]:
-        for name, steps in self.entries.items():
-            lives = []
-            for step in sorted(steps):
-                writers = self.writers.get((name, step, None), [])
-                first = next((at for at in steps[step] if at in writers), None)
-                if first is not None:
-                    lives.append(Lifetime(first, sum(1 << at for at in dict.fromkeys(steps[step]))))
-            yield self.run.source.touches.resources[name].capacity, tuple(lives)
+        """The entries of each resource with a capacity; of a pool those of all parts, in the order of the source."""
+        for name in self.entries:
+            capacity = self.run.source.touches.resources[name].capacity
+            if capacity:
+                yield capacity, tuple(self._lives(name))
+        for pool in self.run.source.program.resources:
+            lives = [life for name in parts_of_pool(pool, self.entries) for life in self._lives(name)]
+            if lives:
+                yield pool.capacity, tuple(sorted(lives))
+
+    def _lives(self, name: str) -> Iterator[Lifetime]:
+        steps = self.entries[name]
+        for step in sorted(steps):
+            writers = self.writers.get((name, step, None), [])
+            first = next((at for at in steps[step] if at in writers), None)
+            if first is not None:
+                yield Lifetime(first, sum(1 << at for at in dict.fromkeys(steps[step])))
 
     def _queue_capacities(self, after: list[int]) -> None:
         for name, queue in self.queues.items():

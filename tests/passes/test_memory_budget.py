@@ -16,6 +16,9 @@ from steptrace.lang.reference import resolve
 from steptrace.motion import Schedule, budget, move_to_lane, rename, sink, split
 from steptrace.passes import run_pipeline
 from steptrace.testing.edits import edited
+from steptrace.testing.judge import judge
+from steptrace.testing.runs import source_of
+from steptrace.testing.soundness import waits_between
 
 NAME = 'grpo{staleness=1, saves="may_fail_late"}'
 BOTH = "async-weight-sync,async-checkpoint"
@@ -129,6 +132,25 @@ def test_runs_count_the_live_copies_and_no_other_layer_does():
 
 def test_control_runs_find_room_for_two():
     assert refusing(two_copies(2)) == []
+
+
+ONE = f"{BOTH},memory-budget{{copies=1}}"
+
+
+def test_the_judge_finds_one_copy_at_a_time_in_every_order():
+    schedule = derived(ONE)
+    assert judge(
+        source_of(schedule.reference), schedule.program, waits_between(schedule.program, schedule.reference)
+    ).equal
+
+
+@pytest.mark.parametrize("waiting", ["copy_weights", "snapshot_checkpoint"])
+def test_control_without_a_wait_the_judge_finds_two(waiting: str):
+    schedule = derived(ONE)
+    waits = [wait for wait in waits_between(schedule.program, schedule.reference) if wait.after != waiting]
+    verdict = judge(source_of(schedule.reference), schedule.program, waits)
+    assert not verdict.equal
+    assert "more than 1 entries may be in use" in verdict.reason
 
 
 def test_a_copy_of_the_users_own_counts():
