@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import nnx
+from flax.core import unfreeze
 
 from steptrace.diag.base import Note
 from steptrace.diag.training import ModelError
@@ -99,6 +101,7 @@ def _split_linen(module: nn.Module, variables: Mapping[str, Any] | None, rngs: M
             f"the linen module {name} came without its variables",
             help="pass linen_variables=module.init(key, tokens, positions, segment_ids)",
         )
+    variables = unfreeze(variables)  # a call gives plain dicts back, and the state keeps its form
     collections = {key: value for key, value in variables.items() if key != "params"}
     rest = {"collections": collections, "rngs": dict(rngs)}
 
@@ -114,6 +117,8 @@ class _BuiltLinen:
     def __init__(self, module: nn.Module, params: Any, rest: Any) -> None:
         self._module = module
         self._params = params
+        self.name_of_module = type(module).__name__
+        self.__signature__ = inspect.signature(module.__call__)
         self.rest = rest
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from steptrace.diag.rollout import SamplingOptionError
 from steptrace.lang.records import MicroBatch
+from steptrace.run.models.call import packed_logits
 from steptrace.run.models.split import SplitModel, split_model
 from steptrace.run.rollout.weights import owned_copy
 from steptrace_kernels.logps.dense import dense_logps
@@ -52,7 +53,7 @@ class FrozenReference:
             params: Any, rest: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array
         ) -> jax.Array:
             self._traces += 1
-            logits = split.build(params, rest)(tokens, positions, segment_ids)
+            logits = packed_logits(split.build(params, rest), tokens, positions, segment_ids)
             return logps_fn(logits, tokens, segment_ids, temperature=temperature).logp
 
         self._jitted = jax.jit(traced)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
+from flax.core import freeze
 
 from steptrace.diag.training import ModelError
 from steptrace.run.models import SplitModel, split_model
@@ -42,6 +43,13 @@ def call(split: SplitModel):
 X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 
 
+def frozen_split():
+    """Variables in the form that older checkpoints and `flax.core.freeze` give."""
+    net = LinenNet()
+    variables = net.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)
+    return split_model(net, linen_variables=freeze(variables), linen_rngs={"dropout": jax.random.key(2)})
+
+
 def nnx_split():
     return split_model(NnxNet(nnx.Rngs(0)))
 
@@ -60,7 +68,7 @@ def test_nnx_gives_what_the_model_gives():
         split = SplitModel(split.params, rest, split.build, split.collect)
 
 
-@pytest.mark.parametrize("make", [nnx_split, linen_split])
+@pytest.mark.parametrize("make", [nnx_split, linen_split, frozen_split])
 def test_state_moves_in_rest_and_only_there(make):
     split = make()
     leaf = call(split)

@@ -1,5 +1,6 @@
 """Wrong parts, wrong arrays and wrong orders of calls are coded errors, before anything compiles."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -67,6 +68,8 @@ def changed(**arrays):
         ({"ref_logps": [[0.0]]}, refused.MicroBatchError, "`ref_logps` .* is no array of numbers but a list"),
         ({"mine": np.array(["a"], object)}, refused.MicroBatchError, "`mine` .* is no array"),
         ({"mine": np.array(["a"])}, refused.MicroBatchError, "`mine` .* is no array"),
+        ({"mine": np.zeros(2, [("a", np.int32)])}, refused.MicroBatchError, "`mine` .* is no array"),
+        ({"mine": np.zeros(2, "datetime64[s]")}, refused.MicroBatchError, "`mine` .* is no array"),
         ({"ref_logps": None}, refused.MissingArrayError, "the loss reads `ref_logps`"),
         ({"advantages": None}, refused.MissingArrayError, "the loss reads `advantages`"),
         ({"rollout_logps": None}, refused.MissingArrayError, "the loss reads `rollout_logps`"),
@@ -76,6 +79,13 @@ def test_arrays_that_do_not_fit(decoder, arrays, error, words):
     with pytest.raises(error, match=words):
         decoder.fwd_bwd(changed(**arrays))
     assert "fwd_bwd" not in decoder.info()["compiles"]
+
+
+@pytest.mark.parametrize(
+    "mine", [np.float32(3), np.zeros(2, bool), jnp.zeros(2, jnp.bfloat16), np.zeros(0), jax.random.key(0)]
+)
+def test_control_arrays_of_ones_own_may_hold_any_numbers(decoder, mine):
+    decoder.fwd_bwd(changed(mine=mine))
 
 
 def gives(result):
@@ -95,6 +105,10 @@ def gives(result):
         (gives(lambda s: (s, 1, {"kl": s})), r"metric `kl` must be \(sum, weight\)"),
         (gives(lambda s: (s, 1, {"kl": (s, jnp.ones(2))})), "`kl` weight must be a scalar"),
         (gives(lambda s: (s, 1, {"grad_norm": (s, 1)})), "cannot report `grad_norm`"),
+        (gives(lambda s: (None, 1, {})), "sum is no number but a NoneType"),
+        (gives(lambda s: (s, None, {})), "count is no number but a NoneType"),
+        (gives(lambda s: (s, 1, {"kl": (None, 1)})), "`kl` sum is no number but a NoneType"),
+        (gives(lambda s: (s, 1, {"kl": (s, 1), 1: (s, 1)})), "under 1, and the name of a metric is a text"),
     ],
 )
 def test_losses_of_another_form(loss, words):

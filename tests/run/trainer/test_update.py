@@ -79,6 +79,16 @@ def test_optax_transforms_train_as_by_hand(make):
     np.testing.assert_allclose(params_of(trainer), flat(params), rtol=1e-5)
 
 
+def test_a_transform_that_takes_nothing_but_gradients_trains():
+    def plain(grads, state, params=None):
+        return jax.tree.map(lambda grad: -0.5 * grad, grads), state
+
+    optimizer = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), plain)
+    trainer = JaxTrainer(Scale(), optimizer, linear_loss)
+    train(trainer, numbers(0, 4.0, 2.0))
+    assert params_of(trainer) == [-1.5]
+
+
 def test_a_linen_module_trains():
     net = LinenDecoder()
     rows = greedy_rows(sequences(6))
