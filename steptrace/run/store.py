@@ -50,14 +50,7 @@ def opened(out: Path, *, resume: bool) -> Iterator[None]:
     """
     with writing(f"the output folder {out}"):
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
-        lock = (out / "checkpoints" / ".lock").open("w")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OutInUseError(f"another process is running in {out}", help="choose another folder") from None
-        except OSError:
-            pass  # a file system without locks
+    with locked(out / "checkpoints" / ".lock", out):
         if checkpoints(out) and not resume:
             raise OutInUseError(f"{out} holds the checkpoints of a run", help="add --resume, or choose another folder")
         with writing(f"the output folder {out}"):
@@ -65,6 +58,30 @@ def opened(out: Path, *, resume: bool) -> Iterator[None]:
                 shutil.rmtree(left)
             if not resume:
                 (out / _TRAINED).unlink(missing_ok=True)
+        yield
+
+
+@contextmanager
+def locked(lock: Path, out: Path) -> Iterator[None]:
+    """Hold a folder against other processes; the system lets go of it when this one ends, however it ends.
+
+    Args:
+      lock: the file that is locked; made if need be, and left there.
+      out: the folder, for the message.
+
+    Raises:
+      UnwritableOutError: the file cannot be written.
+      OutInUseError: another process holds it.
+    """
+    with writing(f"the output folder {out}"):
+        file = lock.open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutInUseError(f"another process is running in {out}", help="choose another folder") from None
+        except OSError:
+            pass  # a file system without locks
         yield
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 
 class CompileWatch:
-    """Reads the parts' counts of compilations; is a tracker, so that the first step tells it when to look.
+    """Reads the parts' counts of compilations; is a tracker, so that it is told of the first step that is done.
+
+    That is the first whole one: a resumed run logs the step of its checkpoint too, of which it runs the rest alone.
 
     Args:
       parts: by name, each with ``info()["compiles"]``, how often each of its leaves was traced.
@@ -18,7 +20,10 @@ class CompileWatch:
         self._after_first: dict[str, int] | None = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step was logged."""
+        """Nothing to keep."""
+
+    def phases(self, step: int, seconds: Mapping[str, float]) -> None:
+        """A step is done that this run has begun."""
         if self._after_first is None:
             self._after_first = self._now()
 

@@ -6,6 +6,7 @@ import html
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 CURVES = (
     ("reward", "mean reward"),
@@ -17,7 +18,7 @@ CURVES = (
 
 _WIDTH, _HEIGHT = 420, 200
 
-Records = Sequence[Mapping[str, float]]
+Records = Sequence[Mapping[str, Any]]
 
 
 def draw_curves(records: Records, title: str, folder: Path) -> Path:
@@ -37,8 +38,8 @@ def smoothed(values: Sequence[float], window: int = 10) -> list[float]:
 
 
 def _points(records: Records, name: str) -> tuple[list[float], list[float]]:
-    """Steps and values of a metric, where it was recorded."""
-    there = [record for record in records if name in record]
+    """Steps and values of a metric, where it was recorded and is a number."""
+    there = [record for record in records if record.get(name) is not None]
     return [record["step"] for record in there], [record[name] for record in there]
 
 

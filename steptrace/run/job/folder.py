@@ -6,7 +6,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,44 +18,62 @@ from steptrace.diag.job import BrokenJobFolderError, OtherJobError
 from steptrace.run.job.config import JobConfig
 from steptrace.run.job.recipe import Recipe
 from steptrace.run.job.warmup import FOLDER
-from steptrace.run.manifest import checkpoints
+from steptrace.run.store import checkpoints, locked
 
 ROOT = Path("runs")
 """Below it are the folders of jobs that name none."""
 
 _SETTINGS = "job.json"
 _FORMAT = 1
+_LOCK = ".lock"
 _OF_A_RUN = ("metrics.jsonl", "trained_groups.jsonl", "summary.json", "curves.png", "curves.html")
+_OF_A_JOB = ("checkpoints", FOLDER, "tokenizer.json", "tensorboard")
 
 
-def open_folder(config: JobConfig, recipe: Recipe) -> tuple[Path, str]:
-    """The job's folder, made and tried, with its settings in it; and one line on what a resume finds there.
+@contextmanager
+def held_folder(config: JobConfig, recipe: Recipe) -> Iterator[tuple[Path, str]]:
+    """The job's folder, held against other jobs; and one line on what a resume finds there.
 
     Raises:
       UnwritableOutError: it cannot be written.
-      OutInUseError: it holds a run, and this one does not resume it.
+      OutInUseError: it holds a run, and this one does not resume it; or another process is running in it; or it holds
+        files that are not a job's and that a job would overwrite.
       OtherJobError, OtherSeedError: it holds a run with other settings.
       BrokenJobFolderError: its settings cannot be read.
     """
-    settings = _settings(config, recipe)
     folder = Path(config.out) if config.out is not None else _default_folder(config)
     _try_to_write(folder)
+    with locked(folder / _LOCK, folder):
+        yield folder, _prepared(folder, config, _settings(config, recipe))
+
+
+def _prepared(folder: Path, config: JobConfig, settings: Mapping[str, Any]) -> str:
+    """Put the job's settings into its folder, and nothing else that is not to be resumed; says what is."""
     there = _read_settings(folder)
-    if there is not None and not config.resume:
+    if there is None:
+        _refuse_foreign(folder)
+    elif not config.resume:
         raise OutInUseError(f"{folder} holds a run", help="add --resume, or choose another folder")
-    if there is not None:
-        _check_same(settings, there, folder)
     else:
-        _write_whole(folder / _SETTINGS, json.dumps(settings, indent=1))
+        _check_same(settings, there, folder)
     if config.resume and checkpoints(folder):
-        return folder, f"resuming from {checkpoints(folder)[-1]}"
+        return f"resuming from {checkpoints(folder)[-1]}"
+    _write_whole(folder / _SETTINGS, json.dumps(settings, indent=1))
     _start_afresh(folder)
     if not config.resume:
-        return folder, ""
-    kept = (folder / FOLDER).is_dir()
-    return folder, f"no checkpoint in {folder}: starting at step 0 " + (
-        "with the warm-up that is kept there" if kept else "with a new warm-up"
-    )
+        return ""
+    kept = "the warm-up that is kept there" if (folder / FOLDER).is_dir() else "a new warm-up"
+    return f"no checkpoint in {folder}: starting at step 0 with {kept}"
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that is no job's and has what a job would overwrite or remove: it is someone else's."""
+    foreign = [name for name in (*_OF_A_RUN, *_OF_A_JOB) if (folder / name).exists()]
+    if foreign:
+        raise OutInUseError(
+            f"{folder} has {', '.join(foreign)}, and no {_SETTINGS} of a job that wrote them",
+            help="choose another folder, or move the files away",
+        )
 
 
 def can_resume(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from steptrace.run.job.compiles import CompileWatch
 from steptrace.run.job.config import JobConfig
 from steptrace.run.job.control import ShuffledRewards
 from steptrace.run.job.evaluate import Evaluator
-from steptrace.run.job.folder import can_resume, open_folder
+from steptrace.run.job.folder import can_resume, held_folder
 from steptrace.run.job.optimizer import rl_optimizer
 from steptrace.run.job.progress import Show
 from steptrace.run.job.recipe import recipe_for
@@ -70,20 +70,26 @@ def run_job(config: JobConfig) -> dict[str, Any]:
     recipe = config.recipe or recipe_for(config.task)
     with Show(quiet=config.json) as show:
         setup = load_setup(config.task, recipe, config.eval_size)
-        out, found = open_folder(config, recipe)
-        setup.tokenizer.save(out / "tokenizer.json")
-        _introduce(show, config, setup, out, found)
-        evaluator = Evaluator(setup, setup.model(config.seed))
-        warm = _warm_up(show, setup, evaluator, out, config.seed)
-        built = _build(setup, warm.split, config.seed)
-        show.begin(f"{program.name} on {config.task}", config.steps or recipe.steps)
-        watch = CompileWatch({"trainer": built.trainer, "rollout": built.rollout, "reference": built.reference})
-        result = _run_program(config, program, setup, built, [*_trackers(config, out), watch, show], out)
-        compiles = watch.counts()
-        weights, _ = built.trainer.weights()
-        summary = _summary(config, result, warm, evaluator.accuracy(weights), out)
-    summary |= {"compiles": compiles, "seconds": round(time.perf_counter() - start, 2)}
-    return summarise(summary, read_records(out / "metrics.jsonl"), out, show)
+        with held_folder(config, recipe) as (out, found):
+            _introduce(show, config, setup, out, found)
+            summary = _trained(show, config, program, setup, out)
+            summary["seconds"] = round(time.perf_counter() - start, 2)
+            show.stop()
+            return summarise(summary, read_records(out / "metrics.jsonl"), out, show)
+
+
+def _trained(show: Show, config: JobConfig, program: Program, setup: Setup, out: Path) -> dict[str, Any]:
+    """Warm up, train and evaluate in the job's folder; gives the figures."""
+    setup.tokenizer.save(out / "tokenizer.json")
+    evaluator = Evaluator(setup, setup.model(config.seed))
+    warm = _warm_up(show, setup, evaluator, out, config.seed)
+    built = _build(setup, warm.split, program, config.seed)
+    show.begin(f"{program.name} on {config.task}", config.steps or setup.recipe.steps)
+    watch = CompileWatch({"trainer": built.trainer, "rollout": built.rollout, "reference": built.reference})
+    result = _run_program(config, program, setup, built, [*_trackers(config, out), watch, show], out)
+    compiles = watch.counts()
+    weights, _ = built.trainer.weights()
+    return {**_summary(config, result, warm, evaluator.accuracy(weights), out), "compiles": compiles}
 
 
 def _run_program(
@@ -139,13 +145,17 @@ def _warm_up(show: Show, setup: Setup, evaluator: Evaluator, out: Path, seed: in
     return warm
 
 
-def _build(setup: Setup, split: SplitModel, seed: int) -> _Built:
-    """Trainer, rollout and reference, all from the warmed-up parameters."""
+def _build(setup: Setup, split: SplitModel, program: Program, seed: int) -> _Built:
+    """Trainer, rollout and reference, all from the warmed-up parameters.
+
+    The KL penalty is that of the recipe where the program makes the reference's log-probs; else there is none.
+    """
     recipe = setup.recipe
+    anchored = any(op.kind == "ref_logps" for op in program.ops())
     loss = GrpoLoss(
         clip_low=recipe.clip_low,
         clip_high=recipe.clip_high,
-        kl_coef=recipe.kl_coef,
+        kl_coef=recipe.kl_coef if anchored else 0.0,
         aggregation=recipe.aggregation,
         temperature=recipe.temperature,
         entropy_coef=recipe.entropy_coef,
@@ -174,7 +184,7 @@ def _control(config: JobConfig, program: Program) -> ShuffledRewards | None:
 
 
 def _summary(config: JobConfig, result: RunResult, warm: WarmedUp, after: float, out: Path) -> dict[str, Any]:
-    rewards = [record["reward"] for record in read_records(out / "metrics.jsonl") if "reward" in record]
+    rewards = [record["reward"] for record in read_records(out / "metrics.jsonl") if record.get("reward") is not None]
     return {
         "program": config.program,
         "pipeline": result.pipeline,

@@ -63,6 +63,10 @@ class Show:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the bar away: what is written from here on stays."""
         self._live.stop()
 
     def say(self, line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -16,8 +17,8 @@ from steptrace.diag.job import TrackerMissingError
 class JsonLines:
     """Metrics as one JSON object a line, on disk with each step.
 
-    Beside the metrics a line has ``seconds`` (of the process since the tracker was made) and ``tokens_per_s``
-    (completion tokens trained, by the time since the line before).
+    A metric that is not finite is null. Beside the metrics a line has ``seconds`` (of the process since the tracker was
+    made) and ``tokens_per_s`` (completion tokens trained, by the time since the line before).
 
     Args:
       path: the file; lines that are there stay.
@@ -50,8 +51,11 @@ class JsonLines:
         """Nothing to release: each line was written when it came."""
 
 
-def read_records(path: Path) -> list[dict[str, float]]:
-    """The records of a file, oldest first; a last line that was cut short when its run was killed is no record."""
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records of a file, oldest first, numbers by name; None stands for one that is not finite.
+
+    A last line that was cut short when its run was killed is no record.
+    """
     if not path.exists():
         return []
     records = []
@@ -65,8 +69,10 @@ def read_records(path: Path) -> list[dict[str, float]]:
     return records
 
 
-def _line(record: Mapping[str, float]) -> str:
-    return json.dumps(dict(record)) + "\n"
+def _line(record: Mapping[str, float | None]) -> str:
+    """The record as JSON, which knows no NaN and no infinity: those of a skipped update, say, are null."""
+    finite = {name: None if value is None or not math.isfinite(value) else value for name, value in record.items()}
+    return json.dumps(finite, allow_nan=False) + "\n"
 
 
 class TensorBoard:

@@ -32,3 +32,10 @@ def test_without_matplotlib_they_are_a_page_that_needs_nothing(tmp_path, monkeyp
     assert not re.findall(r"src=|href=|https?:", page)
     first = re.search(r'points="([^"]*)"', page)[1].split()
     assert (first[0], first[-1], len(first)) == ("0.0,200.0", "420.0,0.0", 12)
+
+
+def test_a_point_that_is_no_number_is_left_out(tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    page = draw_curves([*RECORDS, {"step": 12.0, "reward": None, "kl": 0.1}], "a run", tmp_path).read_text()
+    assert "mean reward: 0 to 1.1 (least 0, most 1.1)" in page

@@ -6,11 +6,16 @@ from job_cases import RECIPE, job
 
 from steptrace.diag.checkpoint import OtherSeedError, OutInUseError, UnwritableOutError
 from steptrace.diag.job import BrokenJobFolderError, JobOptionError, OtherJobError, UnknownControlError
-from steptrace.run.job.folder import open_folder
+from steptrace.run.job.folder import held_folder
+
+
+def held(config):
+    return held_folder(config, config.recipe)
 
 
 def opened(config):
-    return open_folder(config, config.recipe)
+    with held(config) as found:
+        return found
 
 
 def as_if_saved(folder):
@@ -115,3 +120,55 @@ def test_options_out_of_range(options):
 def test_a_control_that_is_not_there():
     with pytest.raises(UnknownControlError, match="no control 'no-rewards'"):
         job(None, control="no-rewards")
+
+
+def test_a_folder_is_held_while_its_job_runs(tmp_path):
+    with held(job(tmp_path)):
+        (tmp_path / "metrics.jsonl").write_text("of the one that runs")
+        with pytest.raises(OutInUseError, match="another process is running in"):
+            opened(job(tmp_path, resume=True))
+        assert (tmp_path / "metrics.jsonl").exists()
+
+
+def test_control_a_folder_is_let_go_of_with_its_job(tmp_path):
+    with pytest.raises(KeyError), held(job(tmp_path)):
+        raise KeyError
+    assert opened(job(tmp_path, resume=True))[1].startswith("no checkpoint")
+
+
+FOREIGN = (
+    "metrics.jsonl",
+    "trained_groups.jsonl",
+    "summary.json",
+    "curves.png",
+    "tokenizer.json",
+    "tensorboard/events",
+    "warmup/weights",
+    "checkpoints/00000001/manifest.json",
+)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_that_are_no_jobs_are_neither_removed_nor_adopted(tmp_path, name, resume):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(OutInUseError, match=f"has {name.partition('/')[0]}, and no job.json"):
+        opened(job(tmp_path, resume=resume))
+    assert (tmp_path / name).read_text() == "mine"
+    assert not (tmp_path / "job.json").exists()
+
+
+def test_control_other_files_may_stand_beside_a_job(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    opened(job(tmp_path))
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_job_that_starts_again_says_which_program_it_runs(tmp_path):
+    opened(job(tmp_path))
+    opened(job(tmp_path, resume=True, program="rloo"))
+    assert json.loads((tmp_path / "job.json").read_text())["program"] == "rloo"
+    as_if_saved(tmp_path)
+    opened(job(tmp_path, resume=True, program="grpo"))
+    assert json.loads((tmp_path / "job.json").read_text())["program"] == "rloo"

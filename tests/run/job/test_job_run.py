@@ -169,3 +169,19 @@ def test_it_is_quiet_where_standard_output_belongs_to_the_caller(tmp_path, capsy
     shown = capsys.readouterr().out
     assert "held-out accuracy" in shown
     assert "metrics.jsonl" in shown.replace("\n", "")
+
+
+def test_a_program_without_a_reference_has_no_penalty_to_it(tmp_path):
+    summary = run_job(job(tmp_path, program="dr_grpo{prompts=4, samples=4, save_every=2}", steps=2))
+    records = read_records(tmp_path / "metrics.jsonl")
+    assert summary["steps"] == 2
+    assert all("kl" not in record for record in records)
+    assert summary["compiles"]["at_end"]["reference.logps"] == 0
+
+
+def test_a_run_resumed_within_a_step_compiles_nothing_again(tmp_path):
+    run_job(job(tmp_path, steps=2))
+    shutil.rmtree(tmp_path / "checkpoints" / "00000001-end")
+    summary = run_job(job(tmp_path, steps=5, resume=True))
+    assert (summary["first_step"], summary["compiles"]["again"]) == (2, [])
+    assert summary["compiles"]["after_first_step"]["trainer.fwd_bwd"] == 1

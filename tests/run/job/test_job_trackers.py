@@ -72,3 +72,18 @@ def test_tensorboard_names_its_extra_when_it_is_missing(tmp_path, monkeypatch):
     with pytest.raises(TrackerMissingError) as caught:
         TensorBoard(tmp_path)
     assert "steptrace[tensorboard]" in caught.value.help
+
+
+def test_a_metric_that_is_no_number_is_null_as_json_has_it(tmp_path):
+    tracker = JsonLines(tmp_path / "metrics.jsonl")
+    tracker.log(0, {"step": 0.0, "loss": float("nan"), "kl": float("inf"), "reward": 0.5})
+    tracker.rewind(0, {"loss": float("nan")})
+    tracker.rewind(1, {"loss": float("nan")})
+
+    def strict(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    first, second = (json.loads(line, parse_constant=strict) for line in lines)
+    assert (first["loss"], first["kl"], first["reward"]) == (None, None, 0.5)
+    assert second == {"loss": None, "step": 1}
