@@ -129,3 +129,18 @@ class BadRunOptionError(SteptraceError):
     """
 
     code = "ST308"
+
+
+class StreamedStepAdvantagesError(SteptraceError):
+    """Advantages that look at the whole step are bound to a program that streams its groups.
+
+    A stream trains on a group as soon as it arrives, so the advantages are called with one group at a time. A part
+    whose attribute `scope` is "step" says that it needs all groups of a step at once, for a mean over them say.
+
+        steptrace.run("grpo_stream", bind=parts | {"advantages": GlobalNormalized()})     # error[ST309]
+
+    Ways out: run a program that takes the whole step first (`take`, `reward`, `advantages`, `pack`), such as `grpo`;
+    or bind advantages that compare the completions of one prompt.
+    """
+
+    code = "ST309"

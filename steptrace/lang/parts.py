@@ -116,7 +116,11 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class Advantages(Protocol):
-    """Turns the rewards of the step's groups into advantages."""
+    """Turns the rewards of the step's groups into advantages.
+
+    Optional: an attribute ``scope``, "group" or "step". A program that streams its groups calls with one at a time, and
+    refuses a part that says "step": it needs all of them at once.
+    """
 
     def __call__(self, groups: Sequence[Group]) -> Sequence[Group]:
         """The same groups in the same order, with ``advantages`` set."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -77,14 +78,9 @@ def run(
     """
     if not isinstance(bind, Mapping):
         raise BadRunOptionError(f"bind is a {type(bind).__name__}, not parts by role")
-    if steps is None and epochs is None:
-        raise BadRunOptionError("neither steps nor epochs is given: the run would never end")
-    steps = None if steps is None else _whole("steps", steps, 0)
-    epochs = None if epochs is None else _whole("epochs", epochs, 1)
+    steps, epochs = _bounds(steps, epochs)
     plan, remarks = scheduled_plan(program, pipeline, target)
-    for remark in remarks:
-        if remark.kind == "missed":
-            _LOG.info("%s left out: %s", remark.pass_name, remark.message)
+    _tell(remarks)
     parts, folder = bind_parts(plan, bind), _folder(out, resume)
     if folder is not None:
         check_states(plan, parts)
@@ -110,6 +106,9 @@ def scheduled_plan(
     program: Program | ProgramDef | str, pipeline: str = "", target: str = "inline"
 ) -> tuple[Plan, tuple[Remark, ...]]:
     """The plan, and what the passes said of the program: see `plan_for`."""
+    for name, value in (("pipeline", pipeline), ("target", target)):
+        if not isinstance(value, str):
+            raise BadRunOptionError(f"{name}={value!r} is a {type(value).__name__}, not a text")
     made = run_pipeline(_traced(program), pipeline)
     schedule = made.schedule
     check_schedule(schedule.program, schedule.source)
@@ -136,6 +135,23 @@ def _result(
         info=_info(trainer),
         remarks=(*(str(remark) for remark in remarks if remark.kind == "missed"), *session.remarks),
     )
+
+
+def _bounds(steps: int | None, epochs: int | None) -> tuple[int | None, int | None]:
+    """The numbers that end a run, as whole numbers."""
+    if steps is None and epochs is None:
+        raise BadRunOptionError("neither steps nor epochs is given: the run would never end")
+    return (
+        None if steps is None else _whole("steps", steps, 0),
+        None if epochs is None else _whole("epochs", epochs, 1),
+    )
+
+
+def _tell(remarks: tuple[Remark, ...]) -> None:
+    """Log what the passes left out."""
+    for remark in remarks:
+        if remark.kind == "missed":
+            _LOG.info("%s left out: %s", remark.pass_name, remark.message)
 
 
 def _check_end(session: Session, steps: int | None) -> None:
@@ -178,6 +194,8 @@ def _folder(out: str | Path | None, resume: bool) -> Path | None:
         if resume:
             raise BadRunOptionError("resume=True needs out, the folder of the run to go on with")
         return None
+    if not isinstance(out, str | os.PathLike) or "\0" in str(out):
+        raise BadRunOptionError(f"out={out!r} is not the path of a folder")
     folder = Path(out)
     if resume and not checkpoints(folder):
         raise NoCheckpointError(f"there is no checkpoint below {folder}")

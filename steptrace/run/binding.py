@@ -9,7 +9,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from steptrace.diag.base import Note
-from steptrace.diag.binding import PartResultError, UnboundPartError, UnknownRoleError, WrongPartError
+from steptrace.diag.binding import (
+    PartResultError,
+    StreamedStepAdvantagesError,
+    UnboundPartError,
+    UnknownRoleError,
+    WrongPartError,
+)
 from steptrace.lang.parts import (
     Advantages,
     Callback,
@@ -110,7 +116,7 @@ def bind_parts(plan: Plan, bind: Mapping[str, Any]) -> Parts:
       bind: parts by role, and implementations of users' ops by name.
 
     Raises:
-      UnknownRoleError, UnboundPartError, WrongPartError, UnboundOpError: see their pages.
+      UnknownRoleError, UnboundPartError, WrongPartError, UnboundOpError, StreamedStepAdvantagesError: see their pages.
     """
     own_ops = {kind.name for kind in plan.program.kinds}
     for name in bind:
@@ -120,6 +126,7 @@ def bind_parts(plan: Plan, bind: Mapping[str, Any]) -> Parts:
         for need in _NEEDS.get(verb, ()):
             _check_need(need, call, bind)
     _check_optional(bind)
+    _check_scope(bind.get("advantages"), plan)
     if "rollout.generate" in verbs:
         _check_prompts(bind["prompts"], verbs["rollout.generate"])
         _check_tokenizer(bind["tokenizer"])
@@ -221,6 +228,18 @@ def _check_optional(bind: Mapping[str, Any]) -> None:
                 _check_method(tracker, "tracker", name, 2, (), None)
     if bind.get("packer") is not None and not isinstance(bind["packer"], Packer):
         raise WrongPartError(f"`packer` is bound to {type(bind['packer']).__name__}, not a steptrace.run.data.Packer")
+
+
+def _check_scope(advantages: Any, plan: Plan) -> None:
+    """Refuse advantages that need all groups of a step where groups come one by one."""
+    streams = [op for op in plan.base.program.ops() if op.kind == "stream_mb"]
+    if streams and getattr(advantages, "scope", "group") == "step":
+        raise StreamedStepAdvantagesError(
+            f"`advantages` is bound to {type(advantages).__name__}, which needs all groups of a step at once, and "
+            f"`{plan.base.program.name}` streams them",
+            loc=streams[0].loc,
+            help="run a program that takes the whole step first, or bind advantages that look at one group",
+        )
 
 
 def _check_prompts(prompts: PromptSource, call: Call) -> None:

@@ -18,6 +18,8 @@ from steptrace.lang.parts import PromptSource
 from steptrace.lang.records import Completion, Group, MicroBatch, Prompt
 from steptrace.run.instance import At
 
+_LARGEST = 2**31 - 1
+
 
 class CheckedPrompts:
     """A prompt source, each prompt of which is one: what it gives later may be another thing than what it gave first.
@@ -86,6 +88,7 @@ def _check_completion(completion: Any, where: str, at: At) -> None:
         raise PartResultError(
             f"tokens of {where} are {tokens.dtype}{list(tokens.shape)}, not int [length]", loc=at.op.loc
         )
+    _check_ids(tokens, f"of {where}", at)
     if logps.shape != tokens.shape or not jnp.issubdtype(logps.dtype, jnp.floating):
         raise PartResultError(
             f"{where} has {tokens.size} tokens and log-probs {logps.dtype}{list(logps.shape)}, not one float for each",
@@ -103,6 +106,7 @@ def checked_prompt_tokens(tokens: Any, prompt: Prompt, at: At) -> np.ndarray:
             f"the tokenizer encoded prompt {prompt.id!r} as {array.dtype}{list(array.shape)}, not int [length]",
             loc=at.op.loc,
         )
+    _check_ids(array, f"that the tokenizer made of prompt {prompt.id!r}", at)
     return array.astype(np.int32)
 
 
@@ -183,6 +187,17 @@ def _is_list(value: Any) -> bool:
 def _is_tokens(array: np.ndarray) -> bool:
     """Whether an array is token ids; an empty list of them may have any dtype."""
     return array.ndim == 1 and (not array.size or array.dtype.kind in "iu")
+
+
+def _check_ids(tokens: np.ndarray, whose: str, at: At) -> None:
+    """Refuse token ids that are none: marks of padding such as -100, and what 32 bits do not hold."""
+    wrong = tokens[(tokens < 0) | (tokens > _LARGEST)] if tokens.size else tokens
+    if wrong.size:
+        raise PartResultError(
+            f"a token {whose} is {wrong[0]}, and token ids are from 0 on, in 32 bits",
+            loc=at.op.loc,
+            help="leave padding out: a sequence has its own tokens only",
+        )
 
 
 def described(value: Any) -> str:

@@ -17,11 +17,13 @@ from steptrace.diag.checkpoint import (
     OtherSeedError,
     OtherStampError,
 )
+from steptrace.diag.data import DataStateError
 from steptrace.ir import Loop, Node, Program, print_program
 from steptrace.lang.parts import Checkpointable
 from steptrace.lang.records import GroupId
 from steptrace.lower.saves import SAVED_BASES
 from steptrace.run.borders import checked_weights
+from steptrace.run.data.cursor import DataCursor
 from steptrace.run.digest import CallLog, chain
 from steptrace.run.session import Session, StepMemory
 from steptrace.run.store import checkpoints as checkpoints
@@ -95,6 +97,7 @@ def restore_run(run: Session) -> tuple[int, str]:
     _check_same(run, facts, place)
     if run.draws is not None:
         run.cursor = run.draws.restore(facts["data"])
+        _check_prompts(run, facts, place)
     run.queue.restore(facts["queue"])
     run.parts.trainer.restore_checkpoint(place / "trainer")
     for name, part in _stateful_parts(run):
@@ -181,13 +184,15 @@ def _stateful_parts(run: Session) -> Iterator[tuple[str, Checkpointable]]:
 def _facts(run: Session, step: int, behind: str) -> dict[str, Any]:
     """What a manifest says of a run, beside what is known of its weights."""
     memory = run.memory.get(step)
+    cursor = run.cursor if memory is None else memory.cursor
     return {
         "step": step,
         "behind": behind,
         "settings": _settings(run.plan.base.program),
         "program_fingerprint": program_fingerprint(run.plan.base.program),
         "seed": run.seed,
-        "data": None if run.draws is None else run.draws.state(run.cursor if memory is None else memory.cursor),
+        "data": None if run.draws is None else run.draws.state(cursor),
+        "last_prompt": "" if run.draws is None else run.draws.last(cursor),
         "queue": _queue_behind(run, step, memory),
         "calls_digest": run.calls.settle(),
         "groups_digest": run.groups_digest,
@@ -291,6 +296,19 @@ def _check_same(run: Session, facts: Mapping[str, Any], place: Path) -> None:
     weights, _ = checked_weights(run.parts.trainer.weights())
     if facts["model_fingerprint"] != model_fingerprint(weights):
         raise OtherModelError(f"{place} holds the parameters of another model")
+
+
+def _check_prompts(run: Session, facts: Mapping[str, Any], place: Path) -> None:
+    """Refuse other prompts of the same number: the one drawn last is compared, unless a state of theirs made it."""
+    assert run.draws is not None, "a program that dispatches has prompts bound"
+    if isinstance(run.parts.prompts, Checkpointable) or "last_prompt" not in facts:
+        return
+    position = facts["data"]["position"]
+    if facts["last_prompt"] != run.draws.last(DataCursor(position)):
+        raise DataStateError(
+            f"{place} was written with other prompts: the one drawn last, number {position}, had another id or text",
+            help="resume with the prompts of the first run, or start a new run",
+        )
 
 
 def _rewind_trackers(run: Session, logged: tuple[int, dict[str, float]] | None) -> None:

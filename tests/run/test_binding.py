@@ -8,15 +8,18 @@ from fakes import CharTokenizer, HalfReference, HashRollout, HashTrainer, length
 
 import steptrace
 from steptrace.diag import SteptraceError
-from steptrace.diag.binding import UnboundPartError, UnknownRoleError, WrongPartError
+from steptrace.diag.binding import StreamedStepAdvantagesError, UnboundPartError, UnknownRoleError, WrongPartError
 from steptrace.lang.records import Prompt
 from steptrace.lower import lower
 from steptrace.programs.grpo import grpo
 from steptrace.programs.grpo_stream import grpo_stream
+from steptrace.run.api import plan_for
 from steptrace.run.binding import ROLES, bind_parts
+from steptrace.run.data.advantages import GlobalNormalized, GroupAdvantages
 from steptrace.run.data.packing import Packer
 
 PROGRAM = grpo.trace(prompts=3, samples=2, save_every=1)
+STREAM = grpo_stream.trace(prompts=3, samples=2)
 
 
 class Strict:
@@ -283,3 +286,36 @@ def test_control_callbacks_with_one_method_and_trackers_of_two_fit():
     end = lacking(Quiet(), "on_step_end", lambda self, step, metrics: None)
     bound = parts(callbacks=[begin, end], tracker=(Quiet(), Quiet()))
     assert steptrace.run(PROGRAM, bound, steps=1).steps == 1
+
+
+class OfAStep:
+    """A user's advantages that say how much they must see."""
+
+    def __init__(self, scope):
+        self.scope = scope
+
+    def __call__(self, groups):
+        return GroupAdvantages()(groups)
+
+
+@pytest.mark.parametrize("advantages", [GlobalNormalized(), OfAStep("step")])
+def test_advantages_of_a_step_cannot_be_streamed(advantages):
+    trainer = HashTrainer()
+    with pytest.raises(StreamedStepAdvantagesError, match="needs all groups of a step at once") as caught:
+        steptrace.run(STREAM, parts(advantages=advantages, trainer=trainer), steps=1)
+    assert "step.stream" in caught.value.loc.source()
+    assert trainer.calls == []
+
+
+@pytest.mark.parametrize(
+    ("program", "advantages"),
+    [
+        (PROGRAM, GlobalNormalized()),
+        (PROGRAM, OfAStep("step")),
+        (STREAM, OfAStep("group")),
+        (STREAM, GroupAdvantages()),
+        (STREAM, lambda groups: groups),
+    ],
+)
+def test_control_advantages_that_fit_the_program(program, advantages):
+    bind_parts(plan_for(program), parts(advantages=advantages))

@@ -74,6 +74,8 @@ def first(made, **changes):
         (lambda made: first(made, tokens=[[1, 2]]), r"are int64\[1, 2\], not int \[length\]"),
         (lambda made: first(made, tokens=["a"]), "are <U1"),
         (lambda made: first(made, tokens=None), "are object"),
+        (lambda made: first(made, tokens=[3, -100]), "a token of sample 0 of prompt 'p:.' is -100, and token ids are"),
+        (lambda made: first(made, tokens=[2**40, 3]), "is 1099511627776, and token ids are from 0 on, in 32 bits"),
         (lambda made: first(made, tokens=[[1], [2, 3]]), "are object"),
         (lambda made: first(made, logps=np.zeros(9, np.float32)), r"log-probs float32\[9\], not one float for each"),
         (lambda made: first(made, tokens=[3, 4], logps=[0, 0]), r"log-probs int64\[2\]"),
@@ -208,6 +210,20 @@ def test_what_a_tokenizer_must_not_return(tokens):
 
 @pytest.mark.parametrize("tokens", [[5, 6], (5, 6), np.array([5, 6], np.uint8), jnp.array([5, 6])])
 def test_control_what_it_may_return(tokens):
+    tokenizer = CharTokenizer()
+    tokenizer.encode = lambda text: tokens
+    assert steptrace.run(PROGRAM, parts(tokenizer=tokenizer), steps=1).steps == 1
+
+
+@pytest.mark.parametrize("tokens", [[5, -1], [2**31]])
+def test_token_ids_of_a_tokenizer_that_are_none(tokens):
+    tokenizer = CharTokenizer()
+    tokenizer.encode = lambda text: tokens
+    refused("a token that the tokenizer made of prompt 'p:.' is", "step.dispatch", tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("tokens", [[0, 2**31 - 1], np.array([], np.int64)])
+def test_control_the_least_and_the_largest_token_id(tokens):
     tokenizer = CharTokenizer()
     tokenizer.encode = lambda text: tokens
     assert steptrace.run(PROGRAM, parts(tokenizer=tokenizer), steps=1).steps == 1

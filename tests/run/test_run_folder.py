@@ -160,6 +160,39 @@ def test_other_prompts(done):
     refused(done, DataStateError, bind=parts(trainer=Untouched(), prompts=fewer))
 
 
+@pytest.mark.parametrize(("id", "text"), [("p:{}", "other {}"), ("q:{}", "prompt {}")])
+def test_other_prompts_of_the_same_number(done, id, text):
+    other = ListPrompts([Prompt(id.format(index), text.format(index)) for index in range(10)])
+    error = refused(done, DataStateError, bind=parts(trainer=Untouched(), prompts=other))
+    assert "was written with other prompts: the one drawn last, number 12" in error.message
+
+
+def test_control_the_same_prompts_from_another_source(done):
+    same = [Prompt(f"p:{index}", f"prompt {index}") for index in range(10)]
+    assert run(done, 6, bind=parts(prompts=same), resume=True).steps == 6
+
+
+def test_control_prompts_with_a_state_of_their_own_may_have_changed_since(tmp_path):
+    class Grows(list):
+        """A prompt's text tells how often prompts were read."""
+
+        reads = 0
+
+        def __getitem__(self, index):
+            self.reads += 1
+            return Prompt(f"p:{index}", f"{index} {self.reads}")
+
+        def save_checkpoint(self, directory):
+            directory.mkdir(parents=True)
+            (directory / "reads").write_text(str(self.reads))
+
+        def restore_checkpoint(self, directory):
+            self.reads = int((directory / "reads").read_text())
+
+    run(tmp_path, bind=parts(prompts=Grows(range(10))))
+    assert run(tmp_path, 6, bind=parts(prompts=Grows(range(10))), resume=True).steps == 6
+
+
 FILES = ("manifest.json", "trainer/w.npy", "trainer/applied.json")
 
 

@@ -49,6 +49,10 @@ def test_something_that_is_no_program(program):
         ({"steps": 1, "seed": None}, "seed=None is not a whole number"),
         ({"steps": 1, "seed": 0.5}, "seed=0.5 is not a whole number"),
         ({"steps": 1, "resume": True}, "resume=True needs out"),
+        ({"steps": 1, "out": 3}, "out=3 is not the path of a folder"),
+        ({"steps": 1, "out": "a\0b"}, "out='a.x00b' is not the path of a folder"),
+        ({"steps": 1, "pipeline": None}, "pipeline=None is a NoneType, not a text"),
+        ({"steps": 1, "target": None}, "target=None is a NoneType, not a text"),
     ],
 )
 def test_options_that_make_no_sense(options, words):

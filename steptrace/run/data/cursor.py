@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -78,6 +79,14 @@ class Draws:
     def state(self, cursor: DataCursor) -> dict[str, int]:
         """The cursor for a checkpoint, as JSON, with the facts that give it meaning."""
         return {"position": cursor.position, "prompts": self._size, "seed": self._seed, "shuffle": int(self._shuffle)}
+
+    def last(self, cursor: DataCursor) -> str:
+        """A hash of the prompt that was drawn last before the cursor, its id and text; "" ahead of the first draw."""
+        if not cursor.position:
+            return ""
+        _, prompt = self._at(cursor.position - 1)
+        words = f"{len(prompt.id)} {prompt.id} {prompt.text}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(words, digest_size=16).hexdigest()
 
     def restore(self, state: Mapping[str, object]) -> DataCursor:
         """The cursor of a checkpoint.

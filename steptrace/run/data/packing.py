@@ -193,7 +193,10 @@ def _advantages(group: Group) -> np.ndarray:
     """float32 [samples], or the error that says why there are none."""
     if group.advantages is None:
         raise AdvantagesMissingError(f"group {group.id} has no advantages", help="run `advantages` before `pack`")
-    advantages = np.asarray(group.advantages, np.float32)
+    try:
+        advantages = np.asarray(group.advantages, np.float32)
+    except (TypeError, ValueError) as error:
+        raise AdvantagesMissingError(f"group {group.id} has advantages that are no numbers: {error}") from error
     if advantages.shape != (len(group.completions),):
         raise AdvantagesMissingError(
             f"group {group.id} has {len(group.completions)} samples and advantages of shape {advantages.shape}"

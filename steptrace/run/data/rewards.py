@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,19 +40,30 @@ def _rewards(reward: Reward, group: Group) -> np.ndarray:
             f"reward {_name(reward)} raised {type(error).__name__} on prompt {group.prompt.id!r}: {error}",
             loc=_loc(reward),
         ) from error
-    if isinstance(given, str | bytes) or not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+    values = _listed(given)
+    if values is None:
+        what = "a single number" if getattr(given, "shape", None) == () else f"a {type(given).__name__}"
         raise RewardTypeError(
-            f"reward {_name(reward)} returned a {type(given).__name__} on prompt {group.prompt.id!r}, "
-            "not a sequence of numbers",
+            f"reward {_name(reward)} returned {what} on prompt {group.prompt.id!r}, not a sequence of numbers",
             loc=_loc(reward),
         )
-    if len(given) != len(group.completions):
+    if len(values) != len(group.completions):
         raise RewardLengthError(
-            f"reward {_name(reward)} returned {len(given)} rewards for {len(group.completions)} completions "
+            f"reward {_name(reward)} returned {len(values)} rewards for {len(group.completions)} completions "
             f"of prompt {group.prompt.id!r}",
             loc=_loc(reward),
         )
-    return np.array([_number(reward, group, sample, given[sample]) for sample in range(len(given))], np.float32)
+    return np.array([_number(reward, group, sample, value) for sample, value in enumerate(values)], np.float32)
+
+
+def _listed(given: object) -> list[object] | None:
+    """The values of a sequence or an array in order; None for what has no order or no length."""
+    if isinstance(given, str | bytes | Mapping) or getattr(given, "shape", None) == ():
+        return None
+    if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        return None
+    array = np.asarray(given) if hasattr(given, "__array__") else given
+    return list(array)  # type: ignore[call-overload]
 
 
 def _number(reward: Reward, group: Group, sample: int, value: object) -> np.float32:

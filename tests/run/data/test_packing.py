@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -230,6 +232,19 @@ def test_one_id_twice_in_a_step_is_refused():
 def test_missing_or_bad_advantages_are_refused(advantages):
     with pytest.raises(AdvantagesMissingError):
         Packer(rows=2, length=5).pack([group("a", [5], [[1], [2]], advantages=advantages)], step=0)
+
+
+@pytest.mark.parametrize("advantages", [["a", "b"], [[1.0], [1.0, 2.0]], [{}, {}]])
+def test_advantages_that_are_no_numbers_are_refused(advantages):
+    made = replace(group("a", [5], [[1], [2]]), advantages=advantages)
+    with pytest.raises(AdvantagesMissingError, match="no numbers"):
+        Packer(rows=2, length=5).pack([made], step=0)
+
+
+def test_control_advantages_may_be_a_plain_list():
+    made = replace(group("a", [5], [[1], [2]]), advantages=[1, 2.5])
+    (mb,) = Packer(rows=1, length=8).pack([made], step=0)
+    assert mb.arrays["advantages"].tolist() == [[0, 1, 0, 2.5, 0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,20 @@
 import decimal
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from made_groups import group
 
 from steptrace.diag.data import RewardLengthError, RewardNotFiniteError, RewardRaisedError, RewardTypeError
 from steptrace.run.data import score
+
+
+class Labelled(list):
+    """Values in order whose index is a label, as a column of a table has."""
+
+    def __getitem__(self, label):
+        raise KeyError(label)
+
 
 GROUPS = [group("a", [5], [[6], [7, 1]]), group("b:0", [5], [[8]])]
 
@@ -22,7 +31,16 @@ def test_rewards_reach_their_own_completions():
 
 @pytest.mark.parametrize(
     "given",
-    [[True, 0], (1, 0.0), np.array([1, 0]), np.array([1.0, 0.0]), [np.float64(1), np.bool_(False)], [np.array(1.0), 0]],
+    [
+        [True, 0],
+        (1, 0.0),
+        np.array([1, 0]),
+        np.array([1.0, 0.0]),
+        jnp.array([1.0, 0.0]),
+        Labelled([1, 0]),
+        [np.float64(1), np.bool_(False)],
+        [np.array(1.0), 0],
+    ],
 )
 def test_what_counts_as_a_number(given):
     (scored,) = score(lambda prompt, completions: given, GROUPS[:1])
@@ -42,6 +60,10 @@ def test_what_counts_as_a_number(given):
         (None, RewardTypeError, "returned a NoneType on prompt 'a'"),
         ("10", RewardTypeError, "returned a str"),
         (1.0, RewardTypeError, "returned a float"),
+        (np.array(1.0), RewardTypeError, "returned a single number on prompt 'a'"),
+        (jnp.array(1.0), RewardTypeError, "returned a single number on prompt 'a'"),
+        ({0: 1.0, 1: 0.0}, RewardTypeError, "returned a dict"),
+        ({"6": 1.0, "7": 0.0}, RewardTypeError, "returned a dict"),
         ({0.5: 1, 0.25: 2}.items(), RewardTypeError, "returned a dict_items"),
         ([0.0, float("nan")], RewardNotFiniteError, "returned nan for sample 1 of prompt 'a'"),
         ([float("-inf"), 0], RewardNotFiniteError, "returned -inf for sample 0"),
