@@ -55,6 +55,8 @@ PARTS: Mapping[str, tuple[str, Callable[[Cost], Cost]]] = MappingProxyType(
     {
         "stage_fwd_bwd": ("fwd_bwd", _as_stage),
         "fwd_bwd_staged": ("fwd_bwd", _as_staged),
+        "attempt_fwd_bwd": ("fwd_bwd", _whole),
+        "attempt_staged": ("fwd_bwd", _as_staged),
         "apply_deferred_update": ("update", _whole),
         "fetch_metrics": ("get_metrics", _whole),
         "write_checkpoint": ("save_checkpoint", _whole),

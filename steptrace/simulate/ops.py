@@ -29,7 +29,7 @@ class _Batch:
 def perform(at: Instance) -> Work:
     """Carry an instance out; returns its values, or None from the head of a loop that has no further item."""
     state, kind = at.state, at.call.kind
-    if not kind.polls:
+    if not kind.polls and state.ways[at.op.id] != "in-trainer":
         yield at.until(state.ledger.awaited(at.op, at.step))
     made = yield from RULES.get(kind.name, _other)(at)
     done = at.now if at.done is None else at.done

@@ -10,7 +10,7 @@ from statistics import median
 TRAINER = "trainer"
 """The device of the actor's training."""
 
-TRAINS = frozenset({"fwd_bwd", "fwd_bwd_staged"})
+TRAINS = frozenset({"fwd_bwd", "fwd_bwd_staged", "attempt_fwd_bwd", "attempt_staged"})
 """Kinds of ops whose work is the forward and backward of a micro-batch."""
 
 

@@ -40,6 +40,12 @@ def _fwd_bwd_staged(at: Instance) -> Work:
     return ()
 
 
+def _settle(at: Instance) -> Work:
+    """Nothing: a trainer that may drop tokens reads a call's flag during the next one, the last one's in the update."""
+    yield 0.0
+    return ()
+
+
 def _train(at: Instance, micro_batch: Any, call: Callable[..., Work]) -> Work:
     """One training call; the step's last one also closes it, as far as the trainer can."""
     state, training = at.state, at.state.training
@@ -197,6 +203,9 @@ TRAINING: Mapping[str, Callable[[Instance], Work]] = MappingProxyType(
         "old_logps": _old_logps,
         "fwd_bwd": _fwd_bwd,
         "fwd_bwd_staged": _fwd_bwd_staged,
+        "attempt_fwd_bwd": _fwd_bwd,
+        "attempt_staged": _fwd_bwd_staged,
+        "settle": _settle,
         "stage_fwd_bwd": _stage,
         "poll_packed": _poll,
         "update": _update,
