@@ -29,11 +29,15 @@ def varied(seed: int) -> Durations:
     )
 
 
+LOOKING = ("next_mb", "stage_fwd_bwd", "poll_packed")
+"""Kinds that look whether there is a micro-batch, and so are called also where there is none."""
+
+
 def by_lane(run: Run) -> dict[str, list[tuple[str, int, int | None]]]:
-    """What each lane ran between prologue and epilogue, heads of loops left out: they also look for the end."""
+    """What each lane ran between prologue and epilogue, but for what looks."""
     found: dict[str, list[tuple[str, int, int | None]]] = {}
     for event in run.events:
-        if 0 <= event.step < run.steps and event.kind != "next_mb":
+        if 0 <= event.step < run.steps and event.kind not in LOOKING:
             found.setdefault(event.lane, []).append((event.op, event.step, event.micro))
     return found
 
@@ -42,7 +46,7 @@ def by_lane(run: Run) -> dict[str, list[tuple[str, int, int | None]]]:
 def test_each_lane_runs_its_instances_in_the_order_in_which_they_are_rolled_out(pipeline: str):
     plan, counts = plan_of(pipeline), (2, 0, 1, 3)
     run = simulate(plan, varied(1), micro_batches=counts)
-    ops = {op.id: op for op in plan.program.ops() if op.kind != "next_mb"}
+    ops = {op.id: op for op in plan.program.ops() if op.kind not in LOOKING}
     rolled: dict[str, list[tuple[str, int, int | None]]] = {}
     for id, step, path in stops(sheet_of(plan.program), counts):
         if path is not None and id in ops:
