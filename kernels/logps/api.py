@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from steptrace_kernels.logps.baselines import chunked
 from steptrace_kernels.logps.engine import engine
 from steptrace_kernels.logps.head import Head, Layout, Logps, Strategy
+from steptrace_kernels.logps.mesh import reshard
 from steptrace_kernels.logps.prepare import prepare
+from steptrace_kernels.logps.setting import Setting
 
 
 def logps(
@@ -96,10 +98,12 @@ def logps(
     if call.setting is None:
         out = chunked(call.hidden, call.head, call.inputs, call.formula, call.chunk)
     else:
-        out = cropped(engine(call.setting, call.hidden, call.head, call.inputs), call.shape)
+        out = cropped(call.setting, engine(call.setting, call.hidden, call.head, call.inputs), call.shape)
     return Logps(out.logp, out.entropy if return_entropy else None, out.lse if return_lse else None)
 
 
-def cropped(out: Logps, shape: tuple[int, int]) -> Logps:
-    """Results without the padding."""
-    return Logps(*(x[: shape[0], : shape[1]] for x in out))
+def cropped(setting: Setting, out: Logps, shape: tuple[int, int]) -> Logps:
+    """Results without the padding; no explicit axis can shard what then does not divide."""
+    if setting.shape == shape:
+        return out
+    return Logps(*(reshard(x, setting.mesh, PartitionSpec())[: shape[0], : shape[1]] for x in out))

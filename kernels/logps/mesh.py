@@ -59,8 +59,8 @@ def layout_from_types(hidden: jax.Array, head: Head) -> Layout | None:
 
 
 def reshard(array: jax.Array, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> jax.Array:
-    """``array`` with the sharding ``spec`` where its type carries another; elsewhere the compiler sees to it."""
-    if _explicit_spec(array) is None or not any(kind == AxisType.Explicit for kind in mesh.axis_types):
+    """``array`` with the sharding ``spec`` on a mesh whose axes are explicit; elsewhere the compiler sees to it."""
+    if not any(kind == AxisType.Explicit for kind in mesh.axis_types):
         return array
     return jax.sharding.reshard(array, NamedSharding(mesh, spec))
 

@@ -85,7 +85,7 @@ def fused_token_loss(loss: TokenLoss) -> Callable[..., tuple[jax.Array, Logps]]:
             spare = [whole - size for whole, size in zip(call.setting.shape, call.shape, strict=True)]
             by_token_aux = tuple(pad(x, *spare) for x in by_token_aux)
             total, out = _fused(call.setting, loss, call.hidden, call.head, call.inputs, by_token_aux)
-            out = cropped(out, call.shape)
+            out = cropped(call.setting, out, call.shape)
         return total, Logps(*lax.stop_gradient((out.logp, out.entropy, out.lse)))
 
     return fused
