@@ -277,3 +277,22 @@ class UnknownOpError(SteptraceError):
     """
 
     code = "ST215"
+
+
+class UnknownSourceError(SteptraceError):
+    """A schedule is to be run, and the program that it was derived from is not known.
+
+    The text of a schedule says what runs when, and not why that is right: it is compared with its source first, and run
+    only when it is equal. The source of a built-in program is found by the name, the parameters and the contract that
+    the text begins with. A program of your own is not: the text does not say in which module it is.
+
+    Example::
+
+        steptrace opt my_job:my_step -p pipelined-boundary -o fast.st
+        steptrace run fast.st
+
+    Ways out: name the source, ``steptrace run fast.st --against=my_job:my_step``, or in Python
+    ``steptrace.run("fast.st", parts, against=my_step, ...)``; or run the source with the pipeline.
+    """
+
+    code = "ST216"

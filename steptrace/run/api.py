@@ -13,11 +13,13 @@ from typing import Any
 import jax
 
 from steptrace.check.schedule import check_schedule
+from steptrace.check.validation import check_source
 from steptrace.diag.binding import BadRunOptionError
 from steptrace.diag.checkpoint import NoCheckpointError
 from steptrace.ir import Program
 from steptrace.lang.definition import ProgramDef, trace
 from steptrace.lang.reference import resolve
+from steptrace.lang.source import scheduled, source_of
 from steptrace.lower import Plan, lower
 from steptrace.passes import Remark, run_pipeline
 from steptrace.run.binding import bind_parts
@@ -41,6 +43,7 @@ def run(
     seed: int = 0,
     epochs: int | None = None,
     pipeline: str = "",
+    against: Program | ProgramDef | str | None = None,
     target: str = "inline",
     out: str | Path | None = None,
     resume: bool = False,
@@ -60,6 +63,8 @@ def run(
       seed: of every draw: prompts, sampling. Equal seeds and parts give equal runs.
       epochs: how often the prompts are gone through; None for without end.
       pipeline: passes to apply, in order; "" runs the program as written.
+      against: where ``program`` is a schedule, what it was derived from, as ``program`` is named. It is run when it is
+        equal to that. None for the built-in program that the schedule names.
       target: what to lower to.
       out: folder for checkpoints and the list of trained groups; None keeps nothing, and ``save_checkpoint`` is idle.
       resume: go on from the newest checkpoint below ``out``, with the ops behind it in its step. Parts are given
@@ -79,7 +84,7 @@ def run(
     if not isinstance(bind, Mapping):
         raise BadRunOptionError(f"bind is a {type(bind).__name__}, not parts by role")
     steps, epochs = _bounds(steps, epochs)
-    plan, remarks = scheduled_plan(program, pipeline, target)
+    plan, remarks = scheduled_plan(program, pipeline, target, against)
     _tell(remarks)
     parts, folder = bind_parts(plan, bind), _folder(out, resume)
     if folder is not None:
@@ -93,23 +98,35 @@ def run(
     return _result(session, executor, driven, pipeline, remarks)
 
 
-def plan_for(program: Program | ProgramDef | str, pipeline: str = "", target: str = "inline") -> Plan:
+def plan_for(
+    program: Program | ProgramDef | str,
+    pipeline: str = "",
+    target: str = "inline",
+    against: Program | ProgramDef | str | None = None,
+) -> Plan:
     """The plan that `run` carries out for these arguments; fast, so whoever builds costly parts asks for it first.
 
     Raises:
       SteptraceError: the program, the pipeline or the target is not what it should be.
     """
-    return scheduled_plan(program, pipeline, target)[0]
+    return scheduled_plan(program, pipeline, target, against)[0]
 
 
 def scheduled_plan(
-    program: Program | ProgramDef | str, pipeline: str = "", target: str = "inline"
+    program: Program | ProgramDef | str,
+    pipeline: str = "",
+    target: str = "inline",
+    against: Program | ProgramDef | str | None = None,
 ) -> tuple[Plan, tuple[Remark, ...]]:
     """The plan, and what the passes said of the program: see `plan_for`."""
     for name, value in (("pipeline", pipeline), ("target", target)):
         if not isinstance(value, str):
             raise BadRunOptionError(f"{name}={value!r} is a {type(value).__name__}, not a text")
-    made = run_pipeline(_traced(program), pipeline)
+    given = _traced(program)
+    source = _source(given, against)
+    if source is not None:
+        check_schedule(given, source)  # before the passes, which take it for true
+    made = run_pipeline(given, pipeline, source=source)
     schedule = made.schedule
     check_schedule(schedule.program, schedule.source)
     return lower(schedule.program, target, source=schedule.source), made.remarks
@@ -160,6 +177,15 @@ def _check_end(session: Session, steps: int | None) -> None:
         name = session.plan.program.name
         raise BadRunOptionError(f"steps is not given, and `{name}` draws no prompts whose end ends it")
     session.refuse_partial(steps)
+
+
+def _source(program: Program, against: Program | ProgramDef | str | None) -> Program | None:
+    """What a schedule was derived from; None for a program that is its own source."""
+    if against is None:
+        return source_of(program) if scheduled(program) else None
+    source = _traced(against)
+    check_source(source)
+    return source
 
 
 def _traced(program: Program | ProgramDef | str) -> Program:

@@ -134,3 +134,21 @@ def test_a_short_run_through_the_console_script(tmp_path: Path):
     again = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.startswith("error[ST506]")
+
+
+def test_the_source_of_a_schedule_is_named_as_check_takes_it(seen, capsys):
+    assert main(["run", "fast.st", "--against", "my_job:step"]) == 0
+    assert seen == [JobConfig(program="fast.st", against="my_job:step")]
+    assert main(["run", "fast.st", "--against", "-"]) == 2
+    assert "standard input is read once" in capsys.readouterr().err
+
+
+def test_a_schedule_without_a_known_source_is_refused_before_the_warm_up(tmp_path, capsys):
+    schedule = tmp_path / "fast.st"
+    assert main(["opt", "grpo{staleness=1}", "-p", "take-ahead", "-o", str(schedule)]) == 0
+    schedule.write_text(schedule.read_text().replace("program grpo", "program mine"))
+    assert main(["run", str(schedule), "--steps=2", "--out", str(tmp_path / "out")]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error[ST216]: this is a schedule (it runs `dispatch` 1 ahead of its place)")
+    assert "--against=module:function" in err
+    assert not (tmp_path / "out").exists()

@@ -6,7 +6,7 @@ import json
 
 from absl import flags
 
-from ..command import Command
+from ..command import Command, UsageError
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -16,6 +16,7 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("out", None, "folder for all that is written; one below runs/", flag_values=values)
     flags.DEFINE_bool("resume", False, "go on from the last checkpoint in the folder", flag_values=values)
     flags.DEFINE_string("pipeline", "", "passes to apply, in their order", short_name="p", flag_values=values)
+    flags.DEFINE_string("against", "", "of a schedule, the program it was derived from", flag_values=values)
     flags.DEFINE_string("target", "inline", "what the program is lowered to", flag_values=values)
     flags.DEFINE_string("control", "", "break one thing on purpose: shuffled-rewards", flag_values=values)
     flags.DEFINE_integer("eval_size", 300, "held-out problems, before and after", flag_values=values)
@@ -25,6 +26,8 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _run(operands: list[str], values: flags.FlagValues) -> int:
+    if values.against == "-":
+        raise UsageError("standard input is read once: name the source by a file, a name or module:function")
     from steptrace.run.job import JobConfig, run_job
 
     config = JobConfig(program=operands[0], **{name: values[name].value for name in values if len(name) > 1})
@@ -38,10 +41,15 @@ COMMAND = Command(
     name="run",
     operands="PROGRAM",
     summary="Trains a small model on a task with the program, and shows what it has learned.",
+    details="""\
+PROGRAM may be a schedule that `opt` wrote: it is checked against its source, and runs as the pipeline would. The source
+of a built-in program is known; name that of your own with --against.""",
     examples=(
         ("run grpo", "the main job"),
         ("run grpo --task chain_sum --steps 200 --seed 2 --out runs/a", "another task, kept in a folder of that name"),
         ("run grpo --out runs/a --resume", "goes on where that run stopped"),
+        ("run grpo -p async-everything", "under a derived schedule"),
+        ("run fast.st --against my_job:step", "a schedule, perhaps edited by hand, and what it was derived from"),
         ("run grpo --control shuffled-rewards", "the control, which must learn nothing"),
         ("run 'grpo{staleness=1}' --steps 6 --json | tail -n 1", "a short run, for scripts"),
     ),

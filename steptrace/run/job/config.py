@@ -24,6 +24,7 @@ class JobConfig:
       out: folder for everything that is written; None for one below ``runs``.
       resume: go on where the run in ``out`` stopped.
       pipeline: passes to apply, in order.
+      against: where the program is a schedule, what it was derived from; "" for the built-in program that it names.
       target: what to lower to.
       json: keep standard output free for the caller, and show progress on a terminal only.
       control: one of ``CONTROLS``, or "".
@@ -40,6 +41,7 @@ class JobConfig:
     out: str | Path | None = None
     resume: bool = False
     pipeline: str = ""
+    against: str = ""
     target: str = "inline"
     json: bool = False
     control: str = ""

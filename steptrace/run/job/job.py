@@ -64,7 +64,7 @@ def run_job(config: JobConfig) -> dict[str, Any]:
     """
     start = time.perf_counter()
     program = resolve(config.program)
-    plan_for(program, config.pipeline, config.target)
+    plan_for(program, config.pipeline, config.target, config.against or None)
     if config.tensorboard:
         check_tensorboard()
     recipe = config.recipe or recipe_for(config.task)
@@ -113,6 +113,7 @@ def _run_program(
         steps=steps,
         seed=config.seed,
         pipeline=config.pipeline,
+        against=config.against or None,
         target=config.target,
         out=out,
         resume=config.resume and can_resume(out),
