@@ -7,7 +7,9 @@ from collections import defaultdict
 
 from steptrace.check.edge import Edge
 from steptrace.check.edges import edges_of
+from steptrace.check.reasons import instance, reason_of
 from steptrace.check.units import units_of
+from steptrace.diag.base import Note
 from steptrace.diag.schedule import UnknownOpError, UnorderedError
 from steptrace.ir.program import Program
 
@@ -30,6 +32,14 @@ def shortest_chain(reference: Program, a: str, b: str) -> list[Edge]:
     for id in (a, b):
         if id not in units.table:
             raise _unknown(reference, id)
+    chain = _chain(reference, a, b)
+    if chain is None:
+        raise _unordered(reference, a, b)
+    return chain
+
+
+def _chain(reference: Program, a: str, b: str) -> list[Edge] | None:
+    """The chain, None where there is none."""
     ahead: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges_of(reference):
         ahead[edge.before].append(edge)
@@ -46,8 +56,23 @@ def shortest_chain(reference: Program, a: str, b: str) -> list[Edge]:
         for edge in ahead[id]:
             pushed += 1
             heapq.heappush(heap, (steps + edge.distance, hops + 1, pushed, edge.after, (*chain, edge)))
+    return None
+
+
+def _unordered(reference: Program, a: str, b: str) -> UnorderedError:
+    """The refusal: the other way round there may be an order, which is then told."""
+    units = units_of(reference)
     message = f"nothing orders `{a}` before `{b}`, in this step or a later one"
-    raise UnorderedError(message, loc=units[a].loc, help="a schedule may run them in any order, or at once")
+    chain = _chain(reference, b, a)
+    if chain is None:
+        return UnorderedError(message, loc=units[a].loc, help="a schedule may run them in any order, or at once")
+    step, notes = 0, []
+    for edge in chain:
+        notes.append(Note(reason_of(edge, step), units[edge.after].loc))
+        step += edge.distance
+    message += f"; the other way round they are ordered: {instance(b)} comes before {instance(a, step)}"
+    help = f"steptrace why {reference.name} {b} before {a}"
+    return UnorderedError(message, loc=units[a].loc, notes=tuple(notes), help=help)
 
 
 def _unknown(reference: Program, id: str) -> UnknownOpError:

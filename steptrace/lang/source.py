@@ -51,3 +51,13 @@ def source_of(program: Program) -> Program:
             loc=program.loc,
             help="name its source, as `check` takes it: --against=module:function, against=my_step in Python",
         ) from error
+
+
+def named_source(program: Program) -> str:
+    """How the source that `source_of` finds is named, with what is not its default: ``grpo{staleness=1}``."""
+    contract = {field.name: getattr(program.contract, field.name) for field in fields(program.contract)}
+    given = {**dict(program.params), **contract}
+    usual = trace(definition(program.name))
+    default = {**dict(usual.params), **{name: getattr(usual.contract, name) for name in contract}}
+    other = ", ".join(f"{name}={value}" for name, value in given.items() if default.get(name) != value)
+    return f"{program.name}{{{other}}}" if other else program.name

@@ -121,6 +121,41 @@ def test_without_a_source_every_problem_of_a_text_is_shown(derived, capsys):
     assert [line[:12] for line in err.splitlines() if line.startswith("error")] == ["error[ST148]", "error[ST144]"]
 
 
+def test_without_a_source_it_says_that_the_order_of_a_schedule_was_not_checked(derived, capsys):
+    file = derived("take-ahead", "move commit before sync_weights")
+    assert main(["check", file]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[1] == (
+        "the order was not checked: this is a schedule (it runs `dispatch` 1 ahead of its place); compare it with its "
+        f"source: steptrace check {file} --against 'grpo{{staleness=1}}'"
+    )
+    assert main(["check", file, "--against", SOURCE]) == 1, "the command that it names"
+
+
+def test_and_of_a_text_that_has_a_built_in_name_and_another_order(derived, capsys):
+    assert main(["check", derived("", "move commit before sync_weights")]) == 0
+    assert "the order was not checked: this is not `grpo{staleness=1}` as it is written" in capsys.readouterr().out
+
+
+def test_control_of_a_program_as_it_is_written_nothing_more_is_said(derived, tmp_path, monkeypatch, capsys):
+    (tmp_path / "documented_job.py").write_text(DOCUMENTED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for reference in (derived(""), "grpo", "documented_job:mine"):
+        assert main(["check", reference]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_schedule_of_a_program_of_ones_own_has_no_source_that_is_known(tmp_path, monkeypatch, capsys):
+    (tmp_path / "documented_job.py").write_text(DOCUMENTED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["opt", "documented_job:mine", "-p", "take-ahead", "-o", "mine.st"]) == 0
+    assert main(["check", "mine.st"]) == 0
+    assert capsys.readouterr().out.endswith("steptrace check mine.st --against PROGRAM\n")
+
+
 DOCUMENTED = '''
 import steptrace
 

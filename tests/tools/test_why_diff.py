@@ -82,11 +82,33 @@ def test_one_copy_of_the_state_is_held_at_a_time(tmp_path: Path, capsys):
         assert f"  1. {reason}\n" in capsys.readouterr().out
 
 
-def test_where_nothing_orders_two_ops_it_exits_1(capsys):
-    assert main(["why", "grpo", "log", "before", "save_checkpoint"]) == 1
+def test_where_only_the_other_order_holds_that_one_is_told(capsys):
+    assert main(["why", "grpo{staleness=1}", "commit", "before", "sync_weights"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error[ST214]: nothing orders `log` before `save_checkpoint`, in this step or a later one\n")
+    lines = err.splitlines()
+    assert lines[0] == (
+        "error[ST214]: nothing orders `commit` before `sync_weights`, in this step or a later one; the other way round "
+        "they are ordered: `sync_weights` of step k comes before `commit` of step k"
+    )
+    assert "`commit` of step k needs the policy version" in lines[2]
+    assert lines[-1] == "  help: steptrace why 'grpo{staleness=1}' sync_weights before commit"
+    assert main(["why", "grpo{staleness=1}", "sync_weights", "before", "commit"]) == 0
+
+
+def test_the_steps_of_the_other_order_are_counted(capsys):
+    assert main(["why", "grpo", "log", "before", "save_checkpoint"]) == 1
+    assert "`save_checkpoint` of step k comes before `log` of step k" in capsys.readouterr().err
+
+
+def test_control_of_two_that_nothing_orders_no_chain_is_told(tmp_path: Path, monkeypatch, capsys):
+    (tmp_path / "two_logs.py").write_text(FREE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["why", "two_logs:free", "left", "before", "right"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error[ST214]: nothing orders `left` before `right`, in this step or a later one\n")
+    assert err.endswith("  help: a schedule may run them in any order, or at once\n")
 
 
 def test_an_op_that_is_not_there_is_refused_with_the_nearest_name(capsys):
@@ -120,3 +142,27 @@ def test_control_nothing_is_told_of_the_same_program(boundary: str, capsys):
 
 def test_standard_input_cannot_be_both(capsys):
     assert main(["diff", "-", "-"]) == 2
+
+
+FREE = """
+import steptrace
+
+@steptrace.op(reads=[], writes=[])
+def left():
+    pass
+
+@steptrace.op(reads=[], writes=[])
+def right():
+    pass
+
+@steptrace.program()
+def free(step):
+    left()
+    right()
+    step.dispatch(prompts=2, samples=2)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
+        step.fwd_bwd(mb)
+    step.update()
+    step.sync_weights()
+    step.commit()
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,26 @@ def _check_structure(reference: str) -> int:
         print(problem.render(), file=sys.stderr)
     if not found:
         print(f"ok: {program.name}: {_contents(program)}")
+        _tell_unchecked(program, reference)
     return REFUSED if found else OK
+
+
+def _tell_unchecked(program: Program, reference: str) -> None:
+    """Say so where a program is another's schedule, or looks like one: its order was not compared."""
+    from steptrace.check.difference import differences
+    from steptrace.diag.base import SteptraceError
+    from steptrace.lang.source import named_source, scheduled, source_of
+
+    why = scheduled(program)
+    try:
+        source, name = source_of(program), named_source(program)
+    except SteptraceError:
+        source, name = None, "PROGRAM"
+    if not why and (source is None or not differences(source, program)):
+        return
+    what = f"this is a schedule ({why})" if why else f"this is not `{name}` as it is written"
+    asked = shlex.join(["steptrace", "check", reference, "--against", name])
+    print(f"the order was not checked: {what}; compare it with its source: {asked}")
 
 
 def _check_against(reference: str, against: str, *, grid: bool) -> int:
@@ -100,7 +120,8 @@ COMMAND = Command(
     operands="FILE",
     summary="Whether a program is well formed; with --against, whether it trains exactly what its source trains.",
     details="""\
-Without --against: its structure, and that its printed types and effects are true; every problem is shown.
+Without --against: its structure, and that its printed types and effects are true; every problem is shown. The order of
+a schedule is not checked then, and a line says so.
 With --against PROGRAM: the order, liveness and capacity of the schedule are proved for all numbers of steps and
 micro-batches, and schedule and source are run side by side. Exit code 0: equal. 1: refused, with the broken edge or a
 run in which the two differ.""",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -24,12 +25,18 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     from steptrace.check.units import units_of
     from steptrace.check.why import shortest_chain
     from steptrace.diag.base import place_of
+    from steptrace.diag.schedule import UnorderedError
 
     name, first, word, last = operands
     if word != "before":
         raise UsageError(f"`why` asks for an order: why {name} {first} before {last}")
     reference = _reference(name, values.against)
-    chain = shortest_chain(reference, first, last)
+    try:
+        chain = shortest_chain(reference, first, last)
+    except UnorderedError as error:
+        if error.notes:
+            error.help = _asked(name, last, first, values.against)
+        raise
     units, step, rows = units_of(reference), 0, []
     for edge in chain:
         loc = units[edge.after].loc
@@ -43,6 +50,12 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     for number, (reason, place) in enumerate(rows, 1):
         print(f"  {number}. {reason}" + (f"\n       {place}" if place else ""))
     return 0
+
+
+def _asked(name: str, first: str, last: str, against: str) -> str:
+    """The command line that asks for an order."""
+    source = [f"--against={against}"] if against else []
+    return shlex.join(["steptrace", "why", name, first, "before", last, *source])
 
 
 def _reference(name: str, against: str) -> Program:
