@@ -37,6 +37,9 @@ KINDS = (
 SYNCS, UPDATES = ("sync_weights", "copy_weights"), ("update", "apply_deferred_update")
 """The ops that publish the weights (or copy them to be published), and those that apply the gradient."""
 
+CALLS = ("fwd_bwd", "fwd_bwd_staged", "attempt_fwd_bwd", "attempt_staged")
+"""The training calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -240,7 +243,7 @@ def slipping(schedule: Program) -> Iterator[Mutant]:
     """Weight sync before the update, reference log-probs after the train call, commit before sync, log before it."""
     cases = (
         ("weight sync before the update", SYNCS, UPDATES, False),
-        ("reference log-probs after the train call", ("ref_logps",), ("fwd_bwd", "fwd_bwd_staged"), True),
+        ("reference log-probs after the train call", ("ref_logps",), CALLS, True),
         ("commit before sync", ("commit",), SYNCS, False),
         ("log before commit", ("log",), ("commit",), False),
     )
