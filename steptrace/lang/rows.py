@@ -16,8 +16,8 @@ from steptrace.ir.types import BASES
 from steptrace.lang.attributes import TYPE_NAMES, fitted
 from steptrace.lang.resources import Pattern, patterns
 
-CONTEXT = ("step", "key")
-"""Keyword-only parameters without a default by which a function asks for the step, and for a PRNG key."""
+CONTEXT = ("step", "key", "resources")
+"""Keyword-only parameters without a default by which a function asks for the step, a PRNG key, and resources."""
 
 _TYPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)\s*:\s*)?(?P<base>\w+)\s*(?:<(?P<fields>[^<>]*)>)?")
 _ATTRIBUTE_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "tuple": tuple}

@@ -100,8 +100,10 @@ def op(
             groups = length_penalty(groups, weight=0.2)   # recorded
 
     The first parameters are the operands, as many as ``takes`` has types; the others are attributes, fixed
-    when the step is traced. Keyword-only parameters ``step`` and ``key`` without a default are filled when the op
-    runs: the step's number, and a JAX PRNG key that is a function of (seed, op, step, round of its loop).
+    when the step is traced. Keyword-only parameters ``step``, ``key`` and ``resources`` without a default are filled
+    when the op runs: the step's number; a JAX PRNG key that is a function of (seed, op, step, round of its loop); and
+    the resources, with ``resources.read("notes[k-1]")`` and ``resources.write("notes[k]", value)``. An access that the
+    op does not declare is an error.
 
     Args:
       function: the function, when the decorator is used without parentheses.

@@ -28,6 +28,7 @@ from steptrace.run.digest import tree_digest
 from steptrace.run.drive import Driven, closing, drive
 from steptrace.run.executor import STALL_S, Executor
 from steptrace.run.result import RunResult
+from steptrace.run.sanitize import sanitized, unused_effects
 from steptrace.run.session import LATCH_S, Session
 from steptrace.run.states import check_states
 from steptrace.run.store import checkpoints, opened
@@ -48,6 +49,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     timed: bool = False,
+    sanitize: bool = False,
     stall_s: float = STALL_S,
     stage_latch_s: float = LATCH_S,
 ) -> RunResult:
@@ -70,6 +72,7 @@ def run(
       resume: go on from the newest checkpoint below ``out``, with the ops behind it in its step. Parts are given
         fresh, as for the first run; those with ``save_checkpoint`` and ``restore_checkpoint`` get their state back.
       timed: wait for the device after each op, so that ``phase_seconds`` are the times of the work. Slower.
+      sanitize: look for what users' ops do beside their declaration: see `steptrace.run.sanitize`. Slower.
       stall_s: how long an op may wait for another lane before the run is given up, in seconds.
       stage_latch_s: a micro-batch that is staged while the device has less than this left to do, in seconds, hides
         nothing; after one such stage, none is made in the rest of the run. 0 stages always.
@@ -89,12 +92,16 @@ def run(
     parts, folder = bind_parts(plan, bind), _folder(out, resume)
     if folder is not None:
         check_states(plan, parts)
+    if sanitize:
+        parts = sanitized(parts, plan)
     session = Session(plan, parts, seed=_whole("seed", seed), epochs=epochs, out=folder)
     _check_end(session, steps)
     session.stage_latch_s = _seconds("stage_latch_s", stage_latch_s, 0.0)
     executor = Executor(session, _waiter(parts.trainer) if timed else None, _seconds("stall_s", stall_s))
     with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
         driven = drive(executor, session, steps, resume=resume)
+    if sanitize:
+        session.remarks += unused_effects(session.resources, plan, parts)
     return _result(session, executor, driven, pipeline, remarks)
 
 

@@ -51,6 +51,8 @@ class OwnOp:
             given["step"] = at.step
         if "key" in self.context:
             given["key"] = key_for(run.seed, at.path, at.step % 2**32, at.item)
+        if "resources" in self.context:
+            given["resources"] = run.resources.of(self.kind, at)
         made = self.function(*args, **given)
         declared = self.kind.results
         if not declared:
@@ -97,7 +99,7 @@ def own_op(call: Call, bind: Mapping[str, Any], roles: Sequence[str]) -> OwnOp:
         function = function.function
     if not callable(function):
         raise WrongPartError(f"`{name}` is bound to a {type(function).__name__}, which cannot be called")
-    context = _context(function, call.kind)
+    context = context_of(function, call.kind)
     _check_signature(function, call.op, context)
     return OwnOp(function, call.kind, context)
 
@@ -108,7 +110,7 @@ def _other_declaration(name: str) -> tuple[Note, ...]:
     return (Note(f"an op `{name}` is defined, with another declaration than the program has"),)
 
 
-def _context(function: Callable[..., Any], kind: OpKind) -> tuple[str, ...]:
+def context_of(function: Callable[..., Any], kind: OpKind) -> tuple[str, ...]:
     """Which of `CONTEXT` the function asks for; an attribute of that name is an attribute."""
     try:
         parameters = inspect.signature(function).parameters

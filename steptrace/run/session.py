@@ -23,6 +23,7 @@ from steptrace.run.data.cursor import DataCursor, Draws
 from steptrace.run.data.queue import GroupQueue
 from steptrace.run.digest import EMPTY, CallLog, chain
 from steptrace.run.frames import Frames
+from steptrace.run.resources import OwnResources
 
 RECORDS_KEPT = 10_000
 """How many steps' records a run holds for its caller; a tracker is told of all."""
@@ -114,6 +115,7 @@ class Session:
         self.updated = False
         self.copied: dict[int, tuple[Any, int]] = {}
         self.saves: dict[int, Iterator[None]] = {}
+        self.resources = OwnResources(self, plan.program)
         self.behind: Callable[[int], DataCursor | None] = lambda step: None
         self._adding = threading.Lock()
 
@@ -166,6 +168,7 @@ class Session:
     def end_step(self, step: int) -> None:
         """Hold nothing of a step any more that every lane is past; what it carries on is kept."""
         self.frames.retire(step)
+        self.resources.retire(step)
         self.calls.settle()
         self.memory.pop(step, None)
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from steptrace.diag.running import StateAheadError
+from steptrace.diag.sanitize import UnsavedResourcesError
 from steptrace.lang.parts import Checkpointable
 from steptrace.lower import Plan
 from steptrace.run.binding import Parts
+from steptrace.run.resources import keeps_values
 
 _CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -27,9 +29,11 @@ def check_states(plan: Plan, parts: Parts) -> None:
 
     Raises:
       StateAheadError: points at the op that calls it.
+      UnsavedResourcesError: points at an op that keeps values in a resource.
     """
     if "trainer.save_checkpoint" not in plan.verbs():
         return
+    _check_kept(parts)
     loops = {call.op.id for lane in plan.lanes for node in lane.nodes for call in getattr(node, "calls", ())}
     for call in plan.calls():
         if not call.op.shift or call.op.id in loops:
@@ -42,3 +46,14 @@ def check_states(plan: Plan, parts: Parts) -> None:
                     loc=call.op.loc,
                     help="make it a function of what it is given, or run the program without taking ahead",
                 )
+
+
+def _check_kept(parts: Parts) -> None:
+    """Refuse ops that keep values where no checkpoint looks."""
+    kept = keeps_values(own.kind for own in parts.ops.values() if "resources" in own.context)
+    if kept is not None:
+        raise UnsavedResourcesError(
+            f"`{kept.name}` writes resources of its own, which a checkpoint does not hold",
+            loc=kept.loc,
+            help="carry numbers with step.carry, keep the state in a part with save_checkpoint, or run without `out`",
+        )

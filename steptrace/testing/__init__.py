@@ -1,6 +1,7 @@
 """What users need to test programs and parts of their own.
 
-Assertions: ``assert_equivalent``, ``assert_refused``, ``assert_dump``. Case files: ``steptrace.testing.cases``, which
+Assertions: ``assert_equivalent``, ``assert_refused``, ``assert_dump``. One call of an op of one's own that must touch
+no more than it declares: ``sanitized_call``. Case files: ``steptrace.testing.cases``, which
 pytest collects once steptrace is installed. Strategies for hypothesis, which must be installed: ``programs``,
 ``pipelines``. Doubles of trainers in virtual and in real time: see ``steptrace.testing.doubles``.
 """
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from steptrace.testing.doubles import SlowFeed as SlowFeed
     from steptrace.testing.doubles import TokenWaitTrainer as TokenWaitTrainer
     from steptrace.testing.doubles import UpdatesAnywayTrainer as UpdatesAnywayTrainer
+    from steptrace.testing.op_calls import sanitized_call as sanitized_call
     from steptrace.testing.random_pipelines import pipelines as pipelines
     from steptrace.testing.real_time import RealTimeTrainer as RealTimeTrainer
     from steptrace.testing.strategies import programs as programs
@@ -42,6 +44,7 @@ _HOMES = {
     "assert_refused": "asserts",
     "pipelines": "random_pipelines",
     "programs": "strategies",
+    "sanitized_call": "op_calls",
 }
 
 __all__ = [
@@ -59,6 +62,7 @@ __all__ = [
     "assert_refused",
     "pipelines",
     "programs",
+    "sanitized_call",
 ]
 
 
