@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from steptrace import run as run
     from steptrace.diag.base import SteptraceError as SteptraceError
     from steptrace.ir.program import Program as Program
     from steptrace.lang.definition import ProgramDef as ProgramDef
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from steptrace.lang.resources import resource as resource
     from steptrace.lang.step import Step as Step
     from steptrace.lang.user_ops import op as op
+    from steptrace.run.api import run as run
     from steptrace.run.data.packing import Packer as Packer
     from steptrace.run.data.prompts import JsonlPrompts as JsonlPrompts
     from steptrace.run.data.prompts import ListPrompts as ListPrompts

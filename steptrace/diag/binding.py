@@ -121,11 +121,12 @@ class PartResultError(SteptraceError):
 
 
 class BadRunOptionError(SteptraceError):
-    """An option of `steptrace.run` has a value that makes no sense.
+    """An option of `steptrace.run` has a value that makes no sense, or there is no such option.
 
         steptrace.run(grpo, bind=parts, steps=-3)                     # error[ST308]
+        steptrace.run(grpo, bind=parts, steps=3, pipline="a")         # error[ST308]
 
-    Way out: the message says what is allowed.
+    Way out: the message says what is allowed; `help(steptrace.run)` shows every option.
     """
 
     code = "ST308"

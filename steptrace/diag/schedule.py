@@ -252,8 +252,8 @@ class UnorderedError(SteptraceError):
     """Nothing orders the two ops.
 
     ``why PROGRAM A before B`` shows the chain of reasons for which A of a step comes before B of the same or a later
-    step. Where there is no such chain, but one from B to A, that one is shown. Where there is neither, a schedule may run
-    the two in any order, or at once.
+    step. Where there is no such chain, but one from B to A, that one is shown. Where there is neither, a schedule may
+    run the two in any order, or at once.
 
     Example::
 

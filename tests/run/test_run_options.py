@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +16,7 @@ from steptrace.diag.tracing import NotAProgramError
 from steptrace.ir import print_program
 from steptrace.lower import TARGETS, targets
 from steptrace.programs.grpo import grpo
+from steptrace.run import api
 from steptrace.run.api import plan_for
 
 PROGRAM = grpo.trace(prompts=3, samples=2)
@@ -180,3 +183,38 @@ def test_what_passes_leave_undone_is_told():
     result = steptrace.run(PROGRAM, parts(), steps=1, pipeline="take-ahead")
     (remark,) = result.remarks
     assert "staleness=1" in remark
+
+
+def test_the_function_shows_its_signature_and_its_page():
+    signature = inspect.signature(steptrace.run)
+    assert [*signature.parameters] == [*inspect.signature(api.run).parameters]
+    page = pydoc.render_doc(steptrace.run, renderer=pydoc.plaintext)
+    for words in (
+        "Run a program with the user's parts",
+        "    *,\n",
+        "pipeline: str = ''",
+        "resume: bool = False",
+        "out: folder for",
+    ):
+        assert words in page
+    assert inspect.getdoc(steptrace.run).count("Returns:") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "help"),
+    [
+        ({"pipline": "defer-metrics"}, "run has no option `pipline`", "did you mean `pipeline`?"),
+        ({"output": "x"}, "run has no option `output`", "did you mean `out`?"),
+        ({"zzz": 1}, "run has no option `zzz`", "the options are `program`, `bind`, `steps`"),
+        ({"bind": {}}, "run cannot be called like this: multiple values", "help(steptrace.run)"),
+    ],
+)
+def test_a_misspelled_option_is_refused_with_the_one_that_was_meant(options, words, help):
+    with pytest.raises(BadRunOptionError, match=words) as caught:
+        steptrace.run(PROGRAM, parts(), steps=1, **options)
+    assert help in caught.value.help
+
+
+def test_parts_that_are_not_given_at_all_are_asked_for():
+    with pytest.raises(BadRunOptionError, match="missing a required argument: 'bind'"):
+        steptrace.run(PROGRAM)
