@@ -8,13 +8,16 @@ from steptrace.diag.base import SteptraceError
 class NoCheckpointError(SteptraceError):
     """There is nothing to resume from.
 
-    `--resume` continues from the newest complete checkpoint below `OUT/checkpoints`; there is none. Checkpoints are
-    written by the program's `save_checkpoint`, and behind the last step of a program that has one, so a run that was
-    stopped before the first one has to start again.
+    A run is resumed from the newest complete checkpoint below `OUT/checkpoints`. Checkpoints are written by the
+    program's `save_checkpoint`, and behind the last step of a program that has one. `steptrace run --resume` also takes
+    a folder in which its run has begun and stopped before its first checkpoint: it starts at step 0. A folder in which
+    none has begun is refused; so is, in Python, any folder without a checkpoint.
 
-        steptrace run grpo --out runs/new --resume       # error[ST500]
+        steptrace run grpo --out runs/new --resume                            # error[ST500]
+        steptrace.run(my_step, parts, steps=9, out="runs/new", resume=True)   # error[ST500]
 
-    Way out: run without `--resume`, or name the folder that the first run was given as `--out`.
+    Ways out: run without resuming; name the folder that the first run was given as `out`; where the step has no
+    `save_checkpoint`, put one behind its update: `with step.every(10): step.save_checkpoint()`.
     """
 
     code = "ST500"
@@ -39,7 +42,8 @@ class OtherProgramError(SteptraceError):
     """The checkpoint was written by another program.
 
     Parameters of the program count (`grpo{prompts=16}` is another program than `grpo`), source lines do not. To go
-    on with other parameters is another experiment: start it from the old run's weights instead.
+    on with other parameters is another experiment: start it from the old run's weights instead. The notes say what
+    differs: the parameters, or if they are the same, the ops.
 
         steptrace run grpo --out runs/a
         steptrace run 'grpo{prompts=16}' --out runs/a --resume     # error[ST502]

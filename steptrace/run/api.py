@@ -89,7 +89,7 @@ def run(
     steps, epochs = _bounds(steps, epochs)
     plan, remarks = scheduled_plan(program, pipeline, target, against)
     _tell(remarks)
-    parts, folder = bind_parts(plan, bind), _folder(out, resume)
+    parts, folder = bind_parts(plan, bind), _folder(out, resume, plan)
     if folder is not None:
         check_states(plan, parts)
     if sanitize:
@@ -221,7 +221,7 @@ def _seconds(name: str, value: Any, least: float | None = None) -> float:
     return float(value)
 
 
-def _folder(out: str | Path | None, resume: bool) -> Path | None:
+def _folder(out: str | Path | None, resume: bool, plan: Plan) -> Path | None:
     """The output folder; to resume, there is a checkpoint below it."""
     if out is None:
         if resume:
@@ -231,8 +231,18 @@ def _folder(out: str | Path | None, resume: bool) -> Path | None:
         raise BadRunOptionError(f"out={out!r} is not the path of a folder")
     folder = Path(out)
     if resume and not checkpoints(folder):
-        raise NoCheckpointError(f"there is no checkpoint below {folder}")
+        raise NoCheckpointError(
+            f"there is no checkpoint below {folder}", loc=plan.base.program.loc, help=_without_checkpoint(plan)
+        )
     return folder
+
+
+def _without_checkpoint(plan: Plan) -> str:
+    """The way out where there is nothing to resume."""
+    if "trainer.save_checkpoint" in plan.verbs():
+        return "run without resume, or name the folder that the first run was given as out"
+    name = plan.base.program.name
+    return f"`{name}` keeps none: `with step.every(10): step.save_checkpoint()`, and a run without resume first"
 
 
 def _waiter(trainer: Any) -> Callable[[], None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from steptrace.check.difference import differences
 from steptrace.diag.base import Note
 from steptrace.diag.checkpoint import (
     NoCheckpointError,
@@ -18,7 +19,7 @@ from steptrace.diag.checkpoint import (
     OtherStampError,
 )
 from steptrace.diag.data import DataStateError
-from steptrace.ir import Loop, Node, Program, print_program
+from steptrace.ir import Loop, Node, Program, parse, print_program
 from steptrace.lang.parts import Checkpointable
 from steptrace.lang.records import GroupId
 from steptrace.lower.saves import SAVED_BASES
@@ -30,6 +31,9 @@ from steptrace.run.store import checkpoints as checkpoints
 from steptrace.run.store import new_checkpoint, read_manifest, rewind_trained, write_manifest, writing
 from steptrace.run.training_calls import fetch_early
 from steptrace.run.trees import restore_tree, save_tree
+
+_SHOWN = 5
+"""How many differences of a program are told."""
 
 
 def save_run(run: Session, step: int, behind: str = "") -> None:
@@ -117,6 +121,11 @@ def restore_run(run: Session) -> tuple[int, str]:
 
 def program_fingerprint(program: Program) -> str:
     """Hash of what the program does; source lines do not count."""
+    return chain("", _bare_text(program))
+
+
+def _bare_text(program: Program) -> str:
+    """The program as text, without source lines."""
     bare = replace(
         program,
         loc=None,
@@ -126,7 +135,7 @@ def program_fingerprint(program: Program) -> str:
         body=_without_locs(program.body),
         epilogue=_without_locs(program.epilogue),
     )
-    return chain("", print_program(bare))
+    return print_program(bare)
 
 
 def _settings(program: Program) -> dict[str, str]:
@@ -190,6 +199,7 @@ def _facts(run: Session, step: int, behind: str) -> dict[str, Any]:
         "behind": behind,
         "settings": _settings(run.plan.base.program),
         "program_fingerprint": program_fingerprint(run.plan.base.program),
+        "program": _bare_text(run.plan.base.program),
         "seed": run.seed,
         "data": None if run.draws is None else run.draws.state(cursor),
         "last_prompt": "" if run.draws is None else run.draws.last(cursor),
@@ -281,21 +291,36 @@ def _restore_board(run: Session, facts: Mapping[str, Any], place: Path) -> None:
 def _check_same(run: Session, facts: Mapping[str, Any], place: Path) -> None:
     program = run.plan.base.program
     if facts["program_fingerprint"] != program_fingerprint(program):
-        there, here = facts["settings"], _settings(program)
         raise OtherProgramError(
             f"{place} was written by another program than `{program.name}`, or with other parameters",
             loc=program.loc,
-            notes=tuple(
-                Note(f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here")
-                for name in {**there, **here}
-                if there.get(name) != here.get(name)
-            ),
+            notes=tuple(map(Note, _other_settings(facts, program) or _other_ops(facts, program))),
+            help="resume with the program of the first run, or start another run in another folder",
         )
     if facts["seed"] != run.seed:
         raise OtherSeedError(f"{place} was written with seed {facts['seed']}, not {run.seed}")
     weights, _ = checked_weights(run.parts.trainer.weights())
     if facts["model_fingerprint"] != model_fingerprint(weights):
         raise OtherModelError(f"{place} holds the parameters of another model")
+
+
+def _other_settings(facts: Mapping[str, Any], program: Program) -> list[str]:
+    """The name, the parameters and the contract, where they are not as saved."""
+    there, here = facts["settings"], _settings(program)
+    return [
+        f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here"
+        for name in {**there, **here}
+        if there.get(name) != here.get(name)
+    ]
+
+
+def _other_ops(facts: Mapping[str, Any], program: Program) -> list[str]:
+    """What of the step is not as saved, op by op; the first few."""
+    if "program" not in facts:
+        return []
+    changes = differences(parse(facts["program"], "<checkpoint>").program, program)
+    more = [f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
+    return [*(f"here {change.subject}: {change.words}" for change in changes[:_SHOWN]), *more]
 
 
 def _check_prompts(run: Session, facts: Mapping[str, Any], place: Path) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,31 @@ def test_checkpoints_are_counted_as_numbers(tmp_path):
 
 
 def test_nothing_to_resume_from(tmp_path):
-    refused(tmp_path / "none", NoCheckpointError)
+    error = refused(tmp_path / "none", NoCheckpointError)
+    assert error.help.startswith("run without resume")
     assert not (tmp_path / "none").exists()
+
+
+def test_nothing_to_resume_from_where_the_step_never_saves(tmp_path):
+    @steptrace.program()
+    def forgetful(step):
+        step.dispatch(prompts=2, samples=2)
+        for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
+            step.fwd_bwd(mb)
+        step.update()
+        step.sync_weights()
+        step.commit()
+
+    error = refused(tmp_path / "none", NoCheckpointError, program=forgetful.trace())
+    assert "`forgetful` keeps none: `with step.every(10): step.save_checkpoint()`" in error.help
+
+
+def test_another_step_of_the_same_name_and_parameters(done):
+    """What differs is told op by op."""
+    saved = grpo.trace(**SMALL)
+    body = tuple(node for node in saved.body if getattr(node, "kind", "") != "on_step_end")
+    error = refused(done, OtherProgramError, program=replace(saved, body=body))
+    assert [note.text for note in error.notes] == ["here `on_step_end`: left out"]
 
 
 def test_another_program(done):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from steptrace.diag.base import Note
-from steptrace.diag.checkpoint import OtherSeedError, OutInUseError, UnwritableOutError
+from steptrace.diag.checkpoint import NoCheckpointError, OtherSeedError, OutInUseError, UnwritableOutError
 from steptrace.diag.job import BrokenJobFolderError, OtherJobError
 from steptrace.run.job.config import JobConfig
 from steptrace.run.job.recipe import Recipe
@@ -40,30 +40,45 @@ def held_folder(config: JobConfig, recipe: Recipe) -> Iterator[tuple[Path, str]]
         files that are not a job's and that a job would overwrite.
       OtherJobError, OtherSeedError: it holds a run with other settings.
       BrokenJobFolderError: its settings cannot be read.
+      NoCheckpointError: it is to be resumed, and no run has begun there.
     """
     folder = Path(config.out) if config.out is not None else _default_folder(config)
+    if config.resume and not folder.exists():
+        raise _no_run(folder)
     _try_to_write(folder)
     with locked(folder / _LOCK, folder):
-        yield folder, _prepared(folder, config, _settings(config, recipe))
+        yield folder, _prepared(folder, config, _settings(config, recipe), config.steps or recipe.steps)
 
 
-def _prepared(folder: Path, config: JobConfig, settings: Mapping[str, Any]) -> str:
+def _prepared(folder: Path, config: JobConfig, settings: Mapping[str, Any], steps: int) -> str:
     """Put the job's settings into its folder, and nothing else that is not to be resumed; says what is."""
     there = _read_settings(folder)
     if there is None:
         _refuse_foreign(folder)
+        if config.resume:
+            raise _no_run(folder)
     elif not config.resume:
         raise OutInUseError(f"{folder} holds a run", help="add --resume, or choose another folder")
     else:
         _check_same(settings, there, folder)
     if config.resume and checkpoints(folder):
-        return f"resuming from {checkpoints(folder)[-1]}"
+        last = checkpoints(folder)[-1]
+        if last.name == f"{steps - 1:08d}-end":
+            return f"resuming from {last}: nothing is left of {steps} steps; more --steps take it further"
+        return f"resuming from {last}"
     _write_whole(folder / _SETTINGS, json.dumps(settings, indent=1))
     _start_afresh(folder)
     if not config.resume:
         return ""
     kept = "the warm-up that is kept there" if (folder / FOLDER).is_dir() else "a new warm-up"
     return f"no checkpoint in {folder}: starting at step 0 with {kept}"
+
+
+def _no_run(folder: Path) -> NoCheckpointError:
+    return NoCheckpointError(
+        f"there is no run in {folder} to resume: it has no {_SETTINGS}",
+        help="run without --resume, or name the --out of the first run",
+    )
 
 
 def _refuse_foreign(folder: Path) -> None:

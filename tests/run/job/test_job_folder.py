@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from job_cases import RECIPE, job
 
-from steptrace.diag.checkpoint import OtherSeedError, OutInUseError, UnwritableOutError
+from steptrace.diag.checkpoint import NoCheckpointError, OtherSeedError, OutInUseError, UnwritableOutError
 from steptrace.diag.job import BrokenJobFolderError, JobOptionError, OtherJobError, UnknownControlError
 from steptrace.run.job.folder import held_folder
 
@@ -172,3 +172,20 @@ def test_a_job_that_starts_again_says_which_program_it_runs(tmp_path):
     as_if_saved(tmp_path)
     opened(job(tmp_path, resume=True, program="grpo"))
     assert json.loads((tmp_path / "job.json").read_text())["program"] == "rloo"
+
+
+def test_there_is_no_run_to_resume_where_none_has_begun(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for out in ("nowhere", "empty", None):
+        with pytest.raises(NoCheckpointError, match=r"there is no run in .* to resume") as caught:
+            opened(job(out, resume=True))
+        assert "without --resume" in caught.value.help
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_run_that_is_at_its_end_is_said_to_be(tmp_path):
+    opened(job(tmp_path, steps=7))
+    (tmp_path / "checkpoints" / "00000006-end").mkdir(parents=True)
+    assert "nothing is left of 7 steps" in opened(job(tmp_path, steps=7, resume=True))[1]
+    assert opened(job(tmp_path, steps=9, resume=True))[1].endswith("checkpoints/00000006-end")
