@@ -99,6 +99,9 @@ class MissingArrayError(SteptraceError):
 
         GrpoLoss(kl_coef=0.01)        # in a program that never runs ``step.ref_logps``
 
+    A loss that says what it reads (``loss.reads``, names of arrays that ops make) is compared with the program before
+    step 0; another one is found out by its first call.
+
     Ways out: run the op that adds the array before ``fwd_bwd`` (``ref_logps``, ``old_logps``, an op of your
     own), or choose settings of the loss that do not need it.
     """

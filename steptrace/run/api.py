@@ -22,6 +22,7 @@ from steptrace.lang.reference import resolve
 from steptrace.lang.source import scheduled, source_of
 from steptrace.lower import Plan, lower
 from steptrace.passes import Remark, run_pipeline
+from steptrace.run.arrays import check_arrays
 from steptrace.run.binding import bind_parts
 from steptrace.run.borders import checked_weights
 from steptrace.run.digest import tree_digest
@@ -90,6 +91,7 @@ def run(
     plan, remarks = scheduled_plan(program, pipeline, target, against)
     _tell(remarks)
     parts, folder = bind_parts(plan, bind), _folder(out, resume, plan)
+    check_arrays(plan, parts.trainer)
     if folder is not None:
         check_states(plan, parts)
     if sanitize:

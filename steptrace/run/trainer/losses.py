@@ -66,6 +66,11 @@ class GrpoLoss:
         _within("entropy_coef", self.entropy_coef, abs(self.entropy_coef) < float("inf"), "finite")
         _within("aggregation", self.aggregation, self.aggregation in AGGREGATIONS, " or ".join(AGGREGATIONS))
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The arrays that ops of a step must have made, beside what packing gives."""
+        return ("advantages", "ref_logps") if self.kl_coef else ("advantages",)
+
     def __call__(self, model: Any, batch: Arrays) -> Sums:
         """Loss sum, count (tokens or sequences), and metrics.
 

@@ -95,7 +95,7 @@ class JaxTrainer:
             model = split_model(model, linen_variables=linen_variables, linen_rngs=linen_rngs, wrt=wrt)
         check_optimizer(optimizer, model.params)
         self.split: SplitModel = model
-        self._replay = replay
+        self._replay, self._reads = replay, tuple(getattr(loss, "reads", ()))
         self._sums = loss_sums(model, loss, replay)
         self._leaves = Leaves(model, loss, logps_fn or getattr(loss, "logps", None), replay)
         self._optimizer, self._count_skips = optimizer, count_skips
@@ -361,16 +361,17 @@ class JaxTrainer:
         """What the trainer can do and is: host data only, waits for nothing.
 
         Returns:
-          ``capabilities`` (names of optional verbs and features to flags), ``compiles`` (how often each leaf was
-          traced), ``parameters`` (how many numbers), ``parameter_bytes``, ``fingerprint`` (of the parameters'
-          paths, shapes and dtypes).
+          ``capabilities`` (names of optional verbs and features to flags), ``reads`` (arrays that ops must have made, as
+          the loss's ``reads`` says), ``compiles`` (how often each leaf was traced), ``parameters`` (how many numbers),
+          ``parameter_bytes``, ``fingerprint`` (of the parameters' paths, shapes and dtypes).
         """
         capabilities = {
             "old_logps": self._leaves.logps is not None,
             **dict.fromkeys(("save_checkpoint", "update_token", "stage_before_update", "fused_update"), True),
             "dropless_replay": self._replay is not None,
         }
-        return {"capabilities": capabilities, "compiles": dict(self._leaves.traces), **sizes(self._params)}
+        facts = {"capabilities": capabilities, "reads": self._reads, "compiles": dict(self._leaves.traces)}
+        return {**facts, **sizes(self._params)}
 
     @property
     def updates_applied(self) -> int:
