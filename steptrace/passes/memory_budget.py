@@ -28,8 +28,8 @@ class MemoryBudget:
     waits until the checkpoint is written, and the next snapshot until the weights are transferred; each still runs
     beside training.
 
-    Counts whole copies: ``copies`` is the budget in units of the parameters, so 1.5 has room for one. It may be given
-    in bytes instead: ``bytes``, with ``params_bytes`` for the parameters. What a snapshot holds besides, the optimizer
+    Holds at most so many whole copies: ``copies`` is the budget in units of the parameters, so 1.5 has room for one. It
+    may be given in bytes instead: ``bytes``, with ``params_bytes`` for the parameters. What a snapshot holds besides, the optimizer
     state, is not counted, nor what a blocking sync or save needs while its call lasts.
 
     Declines when no op holds a copy (``async-weight-sync`` and ``async-checkpoint`` come first), when the budget has no
