@@ -23,14 +23,14 @@ _MOST_COPIES = 16
 class MemoryBudget:
     """Keeps the copies of the parameters that are live at a time within a budget.
 
-    An asynchronous weight sync holds a copy until it is transferred, and an asynchronous checkpoint one until it is
-    written: together they may need memory that neither needs alone. With a budget for one copy, the copy for the sync
-    waits until the checkpoint is written, and the next snapshot until the weights are transferred; each still runs
-    beside training.
+    Saves memory: a weight sync in the background holds a copy until it is transferred, and a checkpoint in the
+    background one until it is written, so together they may need what neither needs alone. With a budget for one
+    copy, the copy for the sync waits until the checkpoint is written, and the next snapshot until the weights are
+    transferred; each still runs beside training.
 
     Holds at most so many whole copies: ``copies`` is the budget in units of the parameters, so 1.5 has room for one. It
-    may be given in bytes instead: ``bytes``, with ``params_bytes`` for the parameters. What a snapshot holds besides, the optimizer
-    state, is not counted, nor what a blocking sync or save needs while its call lasts.
+    may be given in bytes instead: ``bytes``, with ``params_bytes`` for the parameters. What a snapshot holds besides,
+    the optimizer state, is not counted, nor what a blocking sync or save needs while its call lasts.
 
     Declines when no op holds a copy (``async-weight-sync`` and ``async-checkpoint`` come first), when the budget has no
     room for even one, and when the schedule needs more than it has room for in whatever way its lanes wait.
