@@ -10,6 +10,7 @@ from ..command import Command
 def _define(values: flags.FlagValues) -> None:
     views = "all of it, to be read back; the structure only; or lanes over time for a few steps"
     flags.DEFINE_enum("view", "text", ["text", "nest", "grid"], views, flag_values=values)
+    flags.DEFINE_enum("emit", "program", ["program", "py"], "the program, or its plan as Python", flag_values=values)
     flags.DEFINE_string("output", "", "write to this file, not to standard output", short_name="o", flag_values=values)
 
 
@@ -19,9 +20,14 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     from steptrace.lang.reference import resolve
 
     from ..output import write_text
+    from ..plan_text import emitted
 
     program = resolve(operands[0])
-    if values.view == "grid":
+    if values.emit == "py":
+        from steptrace.lang.source import scheduled, source_of
+
+        text = emitted(program, source_of(program) if scheduled(program) else None, operands[0])
+    elif values.view == "grid":
         from steptrace.check.grid import grid_view
 
         text = grid_view(program)
@@ -40,6 +46,7 @@ COMMAND = Command(
         ("dump 'grpo{staleness=1}' -o grpo.st", "with a parameter, into a file"),
         ("dump my_job:step --view=nest", "the structure of your own program"),
         ("dump pipelined.st --view=grid", "what each lane runs when"),
+        ("dump grpo --emit=py -o grpo_loop.py", "the plan as a Python loop: grpo_loop.run(parts, steps=5)"),
     ),
     run=_run,
     define=_define,

@@ -26,6 +26,7 @@ def _define(values: flags.FlagValues) -> None:
         "the schedule as text, its structure, or lanes over time",
         flag_values=values,
     )
+    flags.DEFINE_enum("emit", "program", ["program", "py"], "the schedule, or its plan as Python", flag_values=values)
     flags.DEFINE_string("print-after", "", "show the schedule after this pass, or after `all`", flag_values=values)
     flags.DEFINE_string("dump", "", "write the schedule after each pass into this folder", flag_values=values)
     flags.DEFINE_bool("remarks", False, "show what each pass did, and what it left and why", flag_values=values)
@@ -45,7 +46,7 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     _show(result, values)
     if values.dump:
         _write_dumps(result, values.dump)
-    write_text(_viewed(result, values), values.output)
+    write_text(_viewed(result, values, operands[0]), values.output)
     return 0
 
 
@@ -68,15 +69,19 @@ def _applied(program: Program, pipeline: str) -> PipelineResult:
         raise
 
 
-def _viewed(result: PipelineResult, values: flags.FlagValues) -> str:
+def _viewed(result: PipelineResult, values: flags.FlagValues, name: str) -> str:
     from steptrace.check.edges import edges_of
     from steptrace.check.grid import grid_view
     from steptrace.ir.nest import nest_view
     from steptrace.ir.printer import print_program
 
+    from ..plan_text import emitted
+
     schedule = result.schedule
     if values.python:
         return schedule.as_python()
+    if values.emit == "py":
+        return emitted(schedule.program, schedule.source, f"{name} under {values.pipeline}")
     if values.view == "grid":
         return grid_view(schedule.program, edges=edges_of(schedule.reference))
     return nest_view(schedule.program) if values.view == "nest" else print_program(schedule.program)
@@ -134,6 +139,7 @@ crash can be seen again.""",
         ("opt 'grpo{staleness=1}' -p pipelined-boundary -o pipelined.st", "a named pipeline"),
         ("opt grpo -p take-ahead{depth=1},defer-metrics --remarks", "passes with options, and what became of them"),
         ("dump grpo | steptrace opt - -p defer-metrics --view=grid", "standard input; lanes over time"),
+        ("opt 'grpo{staleness=1}' -p pipelined-boundary --emit=py -o fast.py", "a Python loop with a function a lane"),
         ("opt grpo -p defer-metrics --print-after=all --time", "the schedule after each pass, and how long each took"),
     ),
     run=_run,
