@@ -12,6 +12,7 @@ from typing import Any
 
 from steptrace.lower import Call, Lane, Plan, StreamPlan
 from steptrace.run.calls import Maker, ReadyNode
+from steptrace.run.contexts import callers
 from steptrace.run.frames import Frame
 from steptrace.run.horizon import Horizon
 from steptrace.run.lane import LaneRunner
@@ -130,7 +131,9 @@ class _Running:
         self._executor, self._run, self._first, self._ended = executor, run, first, ended
         self._horizon = Horizon(run, first, limit)
         run.behind = self._horizon.behind
+        run.first = first
         self._progress = executor.progress(plan, first)
+        run.stopped = lambda step: step >= self._progress.limit
         self._next = first
         self._lanes = [lane for lane in plan.lanes if lane.nodes]
         maker = executor.maker(plan, self._progress.watched)
@@ -151,10 +154,13 @@ class _Running:
         return self._next
 
     def _thread(self, lane: Lane) -> threading.Thread:
-        context = contextvars.copy_context()
-        return threading.Thread(
-            target=lambda: context.run(self._guarded, lane, None), name=f"steptrace-{lane.name}", daemon=False
-        )
+        context, entered = contextvars.copy_context(), callers()
+
+        def run() -> None:
+            with entered():
+                context.run(self._guarded, lane, None)
+
+        return threading.Thread(target=run, name=f"steptrace-{lane.name}", daemon=False)
 
     def _guarded(self, lane: Lane, ended: Callable[[], None] | None) -> None:
         """Run a lane; whatever ends it ends the run."""
