@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from steptrace_kernels.logps.head import Axes
@@ -31,9 +32,20 @@ def _from_neighbour(edge: jax.Array, axes: Axes, *, step: int) -> jax.Array:
     """The ``edge`` of the shard ``step`` further on, one collective-permute over all ``axes``; 0 past the ends."""
     if not axes:
         return jnp.zeros_like(edge)
-    shards = lax.axis_size(axes)
-    pairs = [(shard + step, shard) for shard in range(shards) if 0 <= shard + step < shards]
-    return lax.ppermute(edge, axes, pairs)
+    in_order, numbers = _numbered(axes)
+    to = numbers[: len(numbers) - step] if step > 0 else numbers[-step:]
+    come = numbers[step:] if step > 0 else numbers[:step]
+    return lax.ppermute(edge, in_order, list(zip(come, to, strict=True)))
+
+
+def _numbered(axes: Axes) -> tuple[Axes, list[int]]:
+    """``axes`` as the mesh orders them, and the number there of each shard of the sequence, in the order of ``axes``.
+
+    A collective-permute numbers devices in the order of the mesh, whatever order it is given.
+    """
+    in_order = tuple(axis for axis in jax.sharding.get_abstract_mesh().axis_names if axis in axes)
+    numbers = np.arange(lax.axis_size(axes)).reshape([lax.axis_size(axis) for axis in in_order])
+    return in_order, numbers.transpose([in_order.index(axis) for axis in axes]).reshape(-1).tolist()
 
 
 def targets(

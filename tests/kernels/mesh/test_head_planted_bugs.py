@@ -53,7 +53,7 @@ def test_planted_shift_dropped_at_a_shard_edge(monkeypatch):
 
 
 def test_planted_roll_of_each_shard(monkeypatch):
-    monkeypatch.setattr(shifts, "_from_neighbour", lambda edge, axes, step: lax.ppermute(edge, "c", [(0, 0), (1, 1)]))
+    monkeypatch.setattr(shifts, "_from_neighbour", lambda edge, axes, step: edge)
     with pytest.raises(AssertionError):
         assert_same(*found_and_expected())
 
