@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from steptrace.run.data.packing import Packer as Packer
     from steptrace.run.data.prompts import JsonlPrompts as JsonlPrompts
     from steptrace.run.data.prompts import ListPrompts as ListPrompts
+    from steptrace.run.start import restore as restore
 
 _HOMES = {
     "lang.definition": ("program", "trace", "ProgramDef"),
@@ -60,6 +61,7 @@ _HOMES = {
     "ir.program": ("Program",),
     "run.data.packing": ("Packer",),
     "run.data.prompts": ("JsonlPrompts", "ListPrompts"),
+    "run.start": ("restore",),
     "diag.base": ("SteptraceError",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -94,3 +94,8 @@ def place_of(loc: Loc) -> str:
     relative = os.path.relpath(loc.file)
     shown = loc.file if relative.startswith("..") else relative
     return str(Loc(shown, loc.line, loc.column))
+
+
+def a_or_an(noun: str) -> str:
+    """A noun with its article: ``a str``, ``an int``."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

@@ -59,8 +59,9 @@ class OtherModelError(SteptraceError):
 
         steptrace.run(grpo, bind={"trainer": two_layers, ...}, steps=10, out="runs/a")
         steptrace.run(grpo, bind={"trainer": four_layers, ...}, steps=20, out="runs/a", resume=True)    # error[ST503]
+        steptrace.restore("start", nnx.split(another_model)[1])                                         # error[ST503]
 
-    Way out: resume with the model of the first run.
+    Ways out: resume with the model of the first run; or start anew, from a checkpoint of the model that you have now.
     """
 
     code = "ST503"

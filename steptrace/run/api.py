@@ -14,6 +14,7 @@ import jax
 
 from steptrace.check.schedule import check_schedule
 from steptrace.check.validation import check_source
+from steptrace.diag.base import a_or_an
 from steptrace.diag.binding import BadRunOptionError
 from steptrace.diag.checkpoint import NoCheckpointError
 from steptrace.ir import Program
@@ -86,7 +87,7 @@ def run(
         note of the op, the step and the line.
     """
     if not isinstance(bind, Mapping):
-        raise BadRunOptionError(f"bind is a {type(bind).__name__}, not parts by role")
+        raise BadRunOptionError(f"bind is {a_or_an(type(bind).__name__)}, not parts by role")
     steps, epochs = _bounds(steps, epochs)
     plan, remarks = scheduled_plan(program, pipeline, target, against)
     _tell(remarks)
@@ -130,7 +131,7 @@ def scheduled_plan(
     """The plan, and what the passes said of the program: see `plan_for`."""
     for name, value in (("pipeline", pipeline), ("target", target)):
         if not isinstance(value, str):
-            raise BadRunOptionError(f"{name}={value!r} is a {type(value).__name__}, not a text")
+            raise BadRunOptionError(f"{name}={value!r} is {a_or_an(type(value).__name__)}, not a text")
     given = _traced(program)
     source = _source(given, against)
     if source is not None:

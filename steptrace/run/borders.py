@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from steptrace.diag.base import SteptraceError
+from steptrace.diag.base import Note, SteptraceError, a_or_an
 from steptrace.diag.binding import PartResultError
 from steptrace.diag.running import MixedGroupsError
 from steptrace.lang.parts import PromptSource
@@ -19,6 +19,7 @@ from steptrace.lang.records import Completion, Group, MicroBatch, Prompt
 from steptrace.run.instance import At
 
 _LARGEST = 2**31 - 1
+_SHOWN = 60
 
 
 class CheckedPrompts:
@@ -37,9 +38,8 @@ class CheckedPrompts:
     def __getitem__(self, index: int) -> Prompt:
         prompt = self._source[index]
         if not isinstance(prompt, Prompt):
-            raise PartResultError(
-                f"prompt {index} of the source is a {type(prompt).__name__}, not a steptrace.Prompt(id, text, meta)"
-            )
+            kind = a_or_an(type(prompt).__name__)
+            raise PartResultError(f"prompt {index} of the source is {kind}, not a steptrace.Prompt(id, text, meta)")
         if not isinstance(prompt.id, str) or not isinstance(prompt.text, str):
             raise PartResultError(
                 f"prompt {index} of the source has the id {prompt.id!r} and a {type(prompt.text).__name__} as its "
@@ -88,7 +88,7 @@ def _check_completion(completion: Any, where: str, at: At) -> None:
         raise PartResultError(
             f"tokens of {where} are {tokens.dtype}{list(tokens.shape)}, not int [length]", loc=at.op.loc
         )
-    _check_ids(tokens, f"of {where}", at)
+    _check_ids(tokens, f"of {where}", at, "leave padding out: a sequence has its own tokens only")
     if logps.shape != tokens.shape or not jnp.issubdtype(logps.dtype, jnp.floating):
         raise PartResultError(
             f"{where} has {tokens.size} tokens and log-probs {logps.dtype}{list(logps.shape)}, not one float for each",
@@ -106,7 +106,9 @@ def checked_prompt_tokens(tokens: Any, prompt: Prompt, at: At) -> np.ndarray:
             f"the tokenizer encoded prompt {prompt.id!r} as {array.dtype}{list(array.shape)}, not int [length]",
             loc=at.op.loc,
         )
-    _check_ids(array, f"that the tokenizer made of prompt {prompt.id!r}", at)
+    text = prompt.text if len(prompt.text) <= _SHOWN else f"{prompt.text[:_SHOWN]}..."
+    help = "leave prompts out that the tokenizer has no ids for, or give it more"
+    _check_ids(array, f"that the tokenizer made of prompt {prompt.id!r}", at, help, (Note(f"the prompt: {text!r}"),))
     return array.astype(np.int32)
 
 
@@ -189,17 +191,14 @@ def _is_tokens(array: np.ndarray) -> bool:
     return array.ndim == 1 and (not array.size or array.dtype.kind in "iu")
 
 
-def _check_ids(tokens: np.ndarray, whose: str, at: At) -> None:
+def _check_ids(tokens: np.ndarray, whose: str, at: At, help: str, notes: tuple[Note, ...] = ()) -> None:
     """Refuse token ids that are none: marks of padding such as -100, and what 32 bits do not hold."""
     wrong = tokens[(tokens < 0) | (tokens > _LARGEST)] if tokens.size else tokens
     if wrong.size:
-        raise PartResultError(
-            f"a token {whose} is {wrong[0]}, and token ids are from 0 on, in 32 bits",
-            loc=at.op.loc,
-            help="leave padding out: a sequence has its own tokens only",
-        )
+        message = f"a token {whose} is {wrong[0]}, and token ids are from 0 on, in 32 bits"
+        raise PartResultError(message, loc=at.op.loc, notes=notes, help=help)
 
 
 def described(value: Any) -> str:
     """The kind of a value, in words."""
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    return "nothing" if value is None else a_or_an(type(value).__name__)

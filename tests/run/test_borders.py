@@ -219,7 +219,9 @@ def test_control_what_it_may_return(tokens):
 def test_token_ids_of_a_tokenizer_that_are_none(tokens):
     tokenizer = CharTokenizer()
     tokenizer.encode = lambda text: tokens
-    refused("a token that the tokenizer made of prompt 'p:.' is", "step.dispatch", tokenizer=tokenizer)
+    error = refused("a token that the tokenizer made of prompt 'p:.' is", "step.dispatch", tokenizer=tokenizer)
+    assert error.notes[0].text.startswith("the prompt: 'prompt ")
+    assert "leave prompts out" in error.help
 
 
 @pytest.mark.parametrize("tokens", [[0, 2**31 - 1], np.array([], np.int64)])

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from steptrace.diag import Loc, Note
+from steptrace.diag.base import a_or_an
 from steptrace.diag.data import BadPromptLineError, DuplicatePromptError, EmptyPromptsError, UnreadablePromptsError
 from steptrace.lang.records import Prompt
 
@@ -104,7 +105,9 @@ def _prompt(line: str, loc: Loc, text_key: str, id_key: str | None) -> Prompt:
             f"this line is not JSON: {error}", loc=Loc(loc.file, loc.line, column), source=line
         ) from error
     if not isinstance(item, dict):
-        raise BadPromptLineError(f"this line is a {type(item).__name__}, not a JSON object", loc=loc, source=line)
+        raise BadPromptLineError(
+            f"this line is {a_or_an(type(item).__name__)}, not a JSON object", loc=loc, source=line
+        )
     for key in (text_key, id_key):
         if key is not None and key not in item:
             found = ", ".join(repr(name) for name in item) or "none"
@@ -112,7 +115,7 @@ def _prompt(line: str, loc: Loc, text_key: str, id_key: str | None) -> Prompt:
     text = item[text_key]
     if not isinstance(text, str):
         raise BadPromptLineError(
-            f"{text_key!r} holds a {type(text).__name__}, and a prompt is a text", loc=loc, source=line
+            f"{text_key!r} holds {a_or_an(type(text).__name__)}, and a prompt is a text", loc=loc, source=line
         )
     name = str(loc.line) if id_key is None else item[id_key]
     if isinstance(name, bool) or not isinstance(name, str | int):

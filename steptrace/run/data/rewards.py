@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from steptrace.diag import Loc
+from steptrace.diag.base import a_or_an
 from steptrace.diag.data import RewardLengthError, RewardNotFiniteError, RewardRaisedError, RewardTypeError
 from steptrace.lang.parts import Reward
 from steptrace.lang.records import Group
@@ -38,20 +40,23 @@ def _rewards(reward: Reward, group: Group) -> np.ndarray:
     except Exception as error:
         raise RewardRaisedError(
             f"reward {_name(reward)} raised {type(error).__name__} on prompt {group.prompt.id!r}: {error}",
-            loc=_loc(reward),
+            loc=_raised_at(reward, error) or _loc(reward),
+            help="catch what a completion can cause, and return the reward that it is worth",
         ) from error
     values = _listed(given)
     if values is None:
-        what = "a single number" if getattr(given, "shape", None) == () else f"a {type(given).__name__}"
+        what = "a single number" if getattr(given, "shape", None) == () else a_or_an(type(given).__name__)
         raise RewardTypeError(
             f"reward {_name(reward)} returned {what} on prompt {group.prompt.id!r}, not a sequence of numbers",
             loc=_loc(reward),
+            help="return a list with one number for each completion, in order",
         )
     if len(values) != len(group.completions):
         raise RewardLengthError(
             f"reward {_name(reward)} returned {len(values)} rewards for {len(group.completions)} completions "
             f"of prompt {group.prompt.id!r}",
             loc=_loc(reward),
+            help="return one number for each completion, in order: [judge(text) for text in completions]",
         )
     return np.array([_number(reward, group, sample, value) for sample, value in enumerate(values)], np.float32)
 
@@ -83,7 +88,9 @@ def _number(reward: Reward, group: Group, sample: int, value: object) -> np.floa
             number = np.float32(np.inf)
     if not np.isfinite(number):
         raise RewardNotFiniteError(
-            f"reward {_name(reward)} returned {scalar!r} {where}, not a finite float32", loc=_loc(reward)
+            f"reward {_name(reward)} returned {scalar!r} {where}, not a finite float32",
+            loc=_loc(reward),
+            help="return a finite number for every completion: clip logs and ratios, guard divisions by 0",
         )
     return number
 
@@ -91,6 +98,13 @@ def _number(reward: Reward, group: Group, sample: int, value: object) -> np.floa
 def _name(reward: Reward) -> str:
     """The reward as its user knows it."""
     return f"`{getattr(reward, '__qualname__', type(reward).__qualname__)}`"
+
+
+def _raised_at(reward: Reward, error: Exception) -> Loc | None:
+    """The last line of the reward's own file that the error came through."""
+    home = _loc(reward)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if home and frame.filename == home.file]
+    return Loc(frames[-1].filename, frames[-1].lineno or 0) if frames else None
 
 
 def _loc(reward: Reward) -> Loc | None:

@@ -361,7 +361,7 @@ class JaxTrainer:
         """What the trainer can do and is: host data only, waits for nothing.
 
         Returns:
-          ``capabilities`` (names of optional verbs and features to flags), ``reads`` (arrays that ops must have made, as
+          ``capabilities`` (names of optional verbs and features to flags), ``reads`` (arrays that ops must make, as
           the loss's ``reads`` says), ``compiles`` (how often each leaf was traced), ``parameters`` (how many numbers),
           ``parameter_bytes``, ``fingerprint`` (of the parameters' paths, shapes and dtypes).
         """

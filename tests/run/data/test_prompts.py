@@ -41,6 +41,7 @@ def test_other_line_separators_stay_inside_a_text(write):
         ("[1]", "this line is a list, not a JSON object", 0),
         ('{"text": "b"}', "this line has no key 'prompt' (its keys: 'text')", 0),
         ("{}", "this line has no key 'prompt' (its keys: none)", 0),
+        ('{"prompt": 3}', "'prompt' holds an int, and a prompt is a text", 0),
         ('{"prompt": null}', "'prompt' holds a NoneType, and a prompt is a text", 0),
     ],
 )

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from made_groups import group
 
+from steptrace.diag import SteptraceError
 from steptrace.diag.data import RewardLengthError, RewardNotFiniteError, RewardRaisedError, RewardTypeError
 from steptrace.run.data import score
 
@@ -90,6 +91,20 @@ def test_a_reward_that_raises_is_the_cause():
     with pytest.raises(RewardRaisedError, match="judge` raised ValueError on prompt 'a'") as caught:
         score(judge, GROUPS)
     assert isinstance(caught.value.__cause__, ValueError)
+    assert caught.value.loc.source() == 'return [float("x")]'
+
+
+def test_every_refusal_of_a_reward_says_the_way_out():
+    wrong = (
+        lambda prompt, completions: [],
+        lambda prompt, completions: None,
+        lambda prompt, completions: [float("nan")] * len(completions),
+        lambda prompt, completions: 1 / 0,
+    )
+    for reward in wrong:
+        with pytest.raises(SteptraceError) as caught:
+            score(reward, GROUPS)
+        assert caught.value.help, caught.value.code
 
 
 class Judge:
