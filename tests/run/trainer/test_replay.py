@@ -288,6 +288,7 @@ class Busy(Capped):
         return super().__call__(x if self.norm is None else self.norm(x[:, None])[:, 0])
 
 
+@pytest.mark.slow
 def test_a_rerun_draws_what_its_attempt_drew():
     lossy = JaxTrainer(Busy(norm=False), optax.sgd(1.0), linear_loss, replay=Replay())
     model = Busy(norm=False)
