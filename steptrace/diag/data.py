@@ -366,6 +366,40 @@ class QueueClosedError(SteptraceError):
     code: ClassVar[str] = "ST436"
 
 
+class StaleGroupError(SteptraceError):
+    """A group is trained that was sampled with older weights than the contract allows.
+
+    The lag of a group is counted when it is trained, in publications of weights since the version that sampled it: it
+    grows while the group is generated and while it waits in the queue.
+
+    Example that causes it::
+
+        queue = GroupQueue(max_staleness=1)
+        ...                                             # group sampled with version 0, taken when 3 is published
+
+    Ways out: dispatch later (`step.dispatch(window=True)`), allow more staleness, or take with
+    ``queue.take(step, behind=...)``, which drops what is too old.
+    """
+
+    code: ClassVar[str] = "ST438"
+
+
+class SamplingCapError(SteptraceError):
+    """A step drew as many prompts as it may, and too few of their groups can be trained.
+
+    With ``keep="varied"`` a step draws prompts until enough groups have rewards that differ; a group whose rewards are
+    all equal teaches nothing. The message counts what was drawn, lost and filtered.
+
+    Example that causes it::
+
+        step.dispatch(prompts=32, samples=8, keep="varied", most=64)     # nine in ten prompts are always solved
+
+    Ways out: a larger ``most``; prompts of another difficulty; more samples; a reward with more than two values.
+    """
+
+    code: ClassVar[str] = "ST439"
+
+
 class ProducerFailedError(SteptraceError):
     """What fills the queue has failed; the failure is attached as the cause.
 

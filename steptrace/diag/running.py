@@ -86,6 +86,32 @@ class StalledRunError(SteptraceError):
     code = "ST315"
 
 
+class WindowClosedError(SteptraceError):
+    """A batch was dispatched although its window is not open.
+
+    With `window=True` the batch of step k goes out once step k-1-staleness is committed. In a program traced from
+    Python the `commit` of the step says so and schedules keep to it; a text edited by hand may have lost that:
+
+        commit() lane=host ...                   # without {window=true}: error[ST317], when the dispatch comes early
+
+    Way out: let the `commit` carry `window=true`, as the tracer writes it.
+    """
+
+    code = "ST317"
+
+
+class StaggerError(SteptraceError):
+    """The second batch cannot be held under this schedule: what holds it waits for it.
+
+    With `stagger=True` the second batch is sampled when its step takes it, at the earliest once the first step is
+    committed. A lane on which that take comes before an op of the first step would wait for itself.
+
+    Ways out: run without `stagger`, or take no more than one step ahead.
+    """
+
+    code = "ST318"
+
+
 class StateAheadError(SteptraceError):
     """A part with a state of its own is called ahead of the checkpoints that hold that state.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from steptrace.ir.kind import REQUIRED, Attr, Given, Operand, OpKind
+from steptrace.ir.kind import REQUIRED, Attr, Given, Operand, OpKind, Variant
 from steptrace.ir.program import Program
 from steptrace.ir.resource import Resource, ResourceKind
 from steptrace.ir.schedule_ops import (
@@ -41,6 +41,7 @@ RESOURCES: Mapping[str, Resource] = MappingProxyType(
             Resource("queue.serving", _STATE, doc="serving cursor: the next batch to be taken"),
             Resource("queue.taken", _CELL, doc="which groups the step took: what its commit marks as trained"),
             Resource("queue.training", _STATE, doc="training cursor: the first uncommitted batch"),
+            Resource("queue.committed", _CELL, doc="that the step is committed: what opens the dispatch window"),
             Resource("host", _CELL, doc="host memory of the step: its groups and micro-batches"),
             Resource("packer", _STATE, doc="sequences not yet packed into a full micro-batch"),
             Resource("reference.params", _STATE, doc="parameters of the frozen reference"),
@@ -86,7 +87,18 @@ _ROWS = (
         attrs=(
             Attr("prompts", int, REQUIRED, doc="prompts drawn for the step", least=1),
             Attr("samples", int, REQUIRED, doc="completions sampled for each prompt: the size of a group", least=1),
+            Attr("extra", int, doc="prompts drawn beyond those trained: the first that come back whole are", least=1),
+            Attr("keep", str, choices=("varied",), doc="draw on until so many groups have rewards that differ"),
+            Attr(
+                "most",
+                int,
+                doc="with `keep`: the most prompts drawn for a step, 10 times `prompts` unless given",
+                least=1,
+            ),
+            Attr("window", bool, doc="wait for the commit of step k-1-w, and sample while no weights are published"),
+            Attr("stagger", bool, doc="sample the second batch of a run once its first step is committed"),
         ),
+        variants=(Variant("window", True, ("queue.committed[k-1-w]",)),),
         reads=("prompts.cursor", "rng", "rollout.weights[k-1-w]"),
         writes=("prompts.cursor", "queue.groups"),
         device="rollout",
@@ -258,6 +270,8 @@ _ROWS = (
     ),
     OpKind(
         "commit",
+        attrs=(Attr("window", bool, doc="whether it opens the window that a dispatch waits for"),),
+        variants=(Variant("window", True, (), ("queue.committed[k]",)),),
         reads=("queue.taken[k]", "queue.training", "policy.version[k]"),
         writes=("queue.training",),
         may_fail=False,

@@ -45,7 +45,12 @@ class Trainer(Protocol):
 
 @runtime_checkable
 class Rollout(Protocol):
-    """Samples completions with weights it was given."""
+    """Samples completions with weights it was given.
+
+    Optional: ``drain()`` is called before each ``apply_weights`` and returns once nothing runs any more behind a
+    ``generate`` that has returned, surplus that was cancelled included. A rollout of which a dispatch asks for more
+    prompts than are trained (``extra``, ``keep``) may return None for a prompt that it has lost.
+    """
 
     def apply_weights(self, weights: Any, version: int) -> None:
         """Hold these weights under ``version``, beside the versions already held."""

@@ -10,7 +10,7 @@ from steptrace.diag.base import SteptraceError
 from steptrace.diag.tracing import AttributeValueError, NotTracedError, UnknownOpError, UnusedError
 from steptrace.ir.builtin import BUILTIN
 from steptrace.ir.predicate import Every, First, Has, Last, MicroIs
-from steptrace.ir.program import Use
+from steptrace.ir.program import Use, ops_of
 from steptrace.ir.types import Type
 from steptrace.lang.attributes import attributes, positive
 from steptrace.lang.carries import CarriedValue, declare
@@ -45,14 +45,37 @@ class Step:
     # From prompts to a batch
 
     @recorded
-    def dispatch(self, *, prompts: int, samples: int) -> None:
+    def dispatch(
+        self,
+        *,
+        prompts: int,
+        samples: int,
+        extra: int | None = None,
+        keep: str | None = None,
+        most: int | None = None,
+        window: bool = False,
+        stagger: bool = False,
+    ) -> None:
         """Draw the step's prompts and generate completions for them with the pinned weights.
 
         Args:
           prompts: prompts drawn for the step, each one a group.
           samples: completions sampled for each prompt.
+          extra: draw so many prompts more, and train the first ``prompts`` groups that come back whole. The others are
+            given up before the step is taken. A rollout may then return None for a prompt.
+          keep: ``varied`` draws on, a wave for what is missing, until ``prompts`` groups have rewards that differ
+            (dynamic sampling: Yu et al. 2025, DAPO). In program order only: how many prompts a step draws is then
+            known when it has begun.
+          most: with ``keep``, the most prompts drawn for a step; beyond it the run ends with an error. Ten times
+            ``prompts`` unless given.
+          window: sample only once step k-1-staleness is committed, and not while weights are published: for a rollout
+            with one set of weights. A sync that is due comes before a dispatch that is.
+          stagger: hold the second batch of a run until its first step is committed, so that the rollout does not
+            begin with a burst; nothing else waits for it.
         """
-        self._tracer.emit(BUILTIN["dispatch"], (), {"prompts": prompts, "samples": samples})
+        given = {"prompts": prompts, "samples": samples, "extra": extra, "keep": keep, "most": most}
+        flags = {"window": window or None, "stagger": stagger or None}
+        self._tracer.emit(BUILTIN["dispatch"], (), {**given, **flags})
 
     @recorded
     def take(self) -> Traced:
@@ -194,8 +217,9 @@ class Step:
 
     @recorded
     def commit(self) -> None:
-        """Mark the step's groups as trained."""
-        self._tracer.emit(BUILTIN["commit"])
+        """Mark the step's groups as trained; opens the window of dispatches that have one."""
+        windows = any(op.kind == "dispatch" and op.attr("window") for op in ops_of(tuple(self._tracer.body)))
+        self._tracer.emit(BUILTIN["commit"], (), {"window": windows or None})
 
     @recorded
     def log(self, metrics: Traced) -> None:

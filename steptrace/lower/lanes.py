@@ -145,6 +145,13 @@ def _holds(
 def _check_known(calls: Iterable[Call]) -> None:
     """Lanes that run ahead must know by themselves which steps there are."""
     for call in calls:
+        if call.kind.name == "dispatch" and call.op.attr("keep"):
+            raise NotLowerableError(
+                f"`{call.op.id}` draws until enough groups can be trained, so how many prompts a step draws is known "
+                "when it has begun, and a lane that runs ahead cannot know which step is the last",
+                loc=call.op.loc,
+                help="run the program without a pipeline, or draw a fixed number with `extra`",
+            )
         if call.kind.name == "dispatch" and flags_of(call.when):
             raise NotLowerableError(
                 f"`{call.op.id}` runs when `{call.when}`, so how many prompts a step draws is known when it has begun, "

@@ -45,10 +45,10 @@ def check_takes(plan: Plan) -> None:
 def _check_known(op: Op, plan: Plan) -> None:
     """A partial step is dropped or refused before it begins, so what it draws must be known by then."""
     partial = plan.program.contract.partial
-    if op.kind in _DRAWS and partial != "train" and flags_of(op.when):
+    late = f"runs when `{op.when}`" if flags_of(op.when) else "draws until enough groups can be trained"
+    if op.kind in _DRAWS and partial != "train" and (flags_of(op.when) or op.attr("keep")):
         raise NotLowerableError(
-            f"`{op.id}` runs when `{op.when}`, so whether a step is partial is known when it has begun, and partial is "
-            f'"{partial}"',
+            f'`{op.id}` {late}, so whether a step is partial is known when it has begun, and partial is "{partial}"',
             loc=op.loc,
             help='declare partial="train", or dispatch under conditions on the step alone',
         )

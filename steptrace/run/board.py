@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from steptrace.diag.binding import PartResultError
@@ -25,6 +27,8 @@ class WeightBoard:
         self._versions: dict[int, int] = {}
         self._weights: dict[int, Any] = {}
         self._changing = threading.RLock()
+        self._turn = threading.Condition()
+        self._samplers = self._due = 0
 
     def publish(self, step: int, weights: Any, version: int) -> None:
         """Make ``weights`` those that ``step`` published. A version has one content and is sent once.
@@ -33,8 +37,9 @@ class WeightBoard:
           PartResultError: the version is held already, with other weights.
         """
         if version not in self._weights:
-            if self._rollout is not None:
-                self._rollout.apply_weights(weights, version)
+            with self._publishing():
+                if self._rollout is not None:
+                    self._rollout.apply_weights(weights, version)
             with self._changing:
                 self._weights[version], self._versions[step] = weights, version
         elif tree_digest(weights) != tree_digest(self._weights[version]):
@@ -58,6 +63,44 @@ class WeightBoard:
         with self._changing:
             assert self._versions, "the initial sync runs before anything is generated"
             return max(self._versions)
+
+    def published_since(self, version: int, step: int) -> int:
+        """How many versions that are still held were published behind ``version``, up to and with ``step``."""
+        with self._changing:
+            return len({held for at, held in self._versions.items() if at <= step and held > version})
+
+    @contextmanager
+    def sampling(self, *, alone: bool) -> Iterator[None]:
+        """Inside, the rollout samples; ``alone`` keeps that apart from publishing, and lets what is due go first."""
+        if not alone:
+            yield
+            return
+        with self._turn:
+            self._turn.wait_for(lambda: not self._due)
+            self._samplers += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._samplers -= 1
+                self._turn.notify_all()
+
+    @contextmanager
+    def _publishing(self) -> Iterator[None]:
+        """Inside, weights are given to the rollout: once those who sample alone, and what the rollout still has
+        running behind calls that returned, are through."""
+        with self._turn:
+            self._due += 1
+            self._turn.wait_for(lambda: not self._samplers)
+        try:
+            drain = getattr(self._rollout, "drain", None)
+            if callable(drain):
+                drain()
+            yield
+        finally:
+            with self._turn:
+                self._due -= 1
+                self._turn.notify_all()
 
     def forget_before(self, step: int) -> None:
         """Drop what steps before ``step`` published, unless a later step published it again."""

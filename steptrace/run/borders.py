@@ -62,12 +62,19 @@ def checked_weights(made: Any, at: At | None = None) -> tuple[Any, int]:
     return made[0], version
 
 
-def checked_completions(made: Any, prompts: Sequence[Prompt], samples: int, at: At) -> list[tuple[Completion, ...]]:
-    """What a rollout returned, if it is ``samples`` completions for each prompt; raises `PartResultError`."""
+def checked_completions(
+    made: Any, prompts: Sequence[Prompt], samples: int, at: At, *, may_lose: bool = False
+) -> list[tuple[Completion, ...] | None]:
+    """What a rollout returned, if it is ``samples`` completions for each prompt; raises `PartResultError`.
+
+    With ``may_lose`` it may be None for a prompt.
+    """
     if not _is_list(made) or len(made) != len(prompts):
         count = f"{len(made)} lists" if _is_list(made) else described(made)
         raise PartResultError(f"the rollout returned {count} for {len(prompts)} prompts", loc=at.op.loc)
     for prompt, completions in zip(prompts, made, strict=True):
+        if completions is None and may_lose:
+            continue
         if not _is_list(completions) or len(completions) != samples:
             count = f"{len(completions)} completions" if _is_list(completions) else described(completions)
             raise PartResultError(
@@ -75,7 +82,7 @@ def checked_completions(made: Any, prompts: Sequence[Prompt], samples: int, at: 
             )
         for sample, completion in enumerate(completions):
             _check_completion(completion, f"sample {sample} of prompt {prompt.id!r}", at)
-    return [tuple(completions) for completions in made]
+    return [None if completions is None else tuple(completions) for completions in made]
 
 
 def _check_completion(completion: Any, where: str, at: At) -> None:

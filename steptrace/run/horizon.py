@@ -6,7 +6,8 @@ import threading
 
 from steptrace.ir import Always, And, Every, Has, Not, Op, Or, Predicate, flags_of
 from steptrace.run.data.cursor import DataCursor
-from steptrace.run.session import Session, whole
+from steptrace.run.dispatching import drawn_by
+from steptrace.run.session import Session
 
 _KEPT = 256
 
@@ -15,7 +16,8 @@ class Horizon:
     """Which steps exist, from a first one on: a prefix, ended by the number of steps asked for or by the data.
 
     How many prompts a step draws depends on the step alone, so where the data ends is computed ahead. Where it
-    depends on a flag, the run goes in program order, and the data cursor itself is asked when a step is about to begin.
+    depends on a flag, or on which groups are kept, the run goes in program order, and the data cursor itself is asked
+    when a step is about to begin.
 
     Args:
       run: the session, at the beginning of step ``first``.
@@ -31,7 +33,7 @@ class Horizon:
         self._ended = False
         self._behind: dict[int, int] = {}
         self._looking = threading.Lock()
-        self._pure = not any(flags_of(op.when) for op in run.dispatches)
+        self._pure = not any(flags_of(op.when) or op.attr("keep") for op in run.dispatches)
 
     def exists(self, step: int) -> bool:
         """Whether there is a step ``step``, given that those before it were asked about or exist."""
@@ -59,7 +61,7 @@ class Horizon:
         return None if position is None else DataCursor(position)
 
     def _drawn(self, step: int) -> int:
-        return sum(whole(op, "prompts") for op in self._run.dispatches if self._runs(op, step))
+        return sum(drawn_by(op) for op in self._run.dispatches if self._runs(op, step))
 
     def _runs(self, op: Op, step: int) -> bool:
         return _holds(op.when, step, self._run.capabilities)

@@ -22,6 +22,7 @@ from steptrace.run.capabilities import capabilities_of
 from steptrace.run.data.cursor import DataCursor, Draws
 from steptrace.run.data.queue import GroupQueue
 from steptrace.run.digest import EMPTY, CallLog, chain
+from steptrace.run.dispatching import check_stagger, drawn_by
 from steptrace.run.frames import Frames
 from steptrace.run.resources import OwnResources
 
@@ -76,6 +77,7 @@ class Session:
     """
 
     def __init__(self, plan: Plan, parts: Parts, *, seed: int, epochs: int | None, out: Path | None) -> None:
+        check_stagger(plan)
         self.plan = plan
         self.parts = parts
         self.seed = seed
@@ -84,7 +86,7 @@ class Session:
         self.board = WeightBoard(parts.rollout)
         # A schedule dispatches ahead of what is committed: as far as its shifts and pinned weights let it.
         ahead = plan.ahead + plan.program.contract.staleness if plan.source is not None else 0
-        self.queue = GroupQueue(capacity=2 + ahead)
+        self.queue = GroupQueue(capacity=2 + ahead, max_staleness=plan.program.contract.staleness)
         self.capabilities = plan.target.capabilities | capabilities_of(parts)
         self.choices = choices(plan, self.capabilities)
         self._ways = {choice.op: choice.way for choice in self.choices}
@@ -116,6 +118,9 @@ class Session:
         self.copied: dict[int, tuple[Any, int]] = {}
         self.saves: dict[int, Iterator[None]] = {}
         self.resources = OwnResources(self, plan.program)
+        self.first = 0
+        self.held_batch: Callable[[], None] | None = None
+        self.stopped: Callable[[int], bool] = lambda step: False
         self.behind: Callable[[int], DataCursor | None] = lambda step: None
         self._adding = threading.Lock()
 
@@ -158,7 +163,7 @@ class Session:
         """
         if self.plan.program.contract.partial != "error" or self.epochs is None or len(self.dispatches) != 1:
             return
-        there, per_step = self.epochs * len(self.parts.prompts), whole(self.dispatches[0], "prompts")
+        there, per_step = self.epochs * len(self.parts.prompts), drawn_by(self.dispatches[0])
         if there % per_step and (steps is None or steps * per_step > there):
             raise PartialStepError(
                 f"step {there // per_step} would get {there % per_step} of {per_step} prompts: there are {there}",
@@ -196,13 +201,6 @@ class Session:
         memory.count("completion_tokens", sum(len(completion.tokens) for completion in completions))
         memory.count("finished", sum(completion.finished for completion in completions))
         memory.count("groups_of_equal_rewards", sum(len(set(group)) == 1 for group in rewards))
-
-
-def whole(op: Op, name: str) -> int:
-    """An attribute of an op that is a whole number."""
-    value = op.attr(name)
-    assert isinstance(value, int), f"the verifier lets only whole numbers through, not {value!r}"
-    return value
 
 
 def _closing(plan: Plan) -> Op | None:

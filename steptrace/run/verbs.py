@@ -7,22 +7,19 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from steptrace.diag.binding import PartResultError
-from steptrace.diag.running import PartialStepError
 from steptrace.lang.records import Group, MicroBatch
 from steptrace.run.borders import (
-    checked_completions,
     checked_logps,
-    checked_prompt_tokens,
     described,
     is_groups,
     same_groups,
 )
 from steptrace.run.data.advantages import GlobalNormalized, GroupAdvantages, LeaveOneOut
 from steptrace.run.data.rewards import score
+from steptrace.run.dispatching import dispatch, take_groups
 from steptrace.run.instance import At
 from steptrace.run.manifest import save_run, saving
-from steptrace.run.rng import key_for
-from steptrace.run.session import Session, whole
+from steptrace.run.session import Session
 from steptrace.run.store import append_trained
 from steptrace.run.training_calls import LOST, PARTS, TRAINING
 
@@ -57,43 +54,8 @@ def _on_step_end(run: Session, at: At) -> Results:
     return ()
 
 
-def _dispatch(run: Session, at: At) -> Results:
-    assert run.draws is not None, "a program that dispatches has prompts bound"
-    count, samples = whole(at.op, "prompts"), whole(at.op, "samples")
-    contract = run.plan.program.contract
-    drawn, cursor = run.draws.draw(run.cursor, count)
-    if len(drawn) < count and contract.partial == "error":
-        raise PartialStepError(f"step {at.step} gets {len(drawn)} of {count} prompts: the data ended", loc=at.op.loc)
-    source = max(at.step - 1 - contract.staleness, -1) if contract.weights == "pinned" else run.board.newest()
-    version = run.board.version(source)
-    run.board.forget_before(_needless(run, source, at.step))
-    memory = run.step_memory(at.step)
-    memory.stats["rollout_version"] = float(version)
-    memory.cursor = run.cursor = cursor
-    run.queue.expect(at.step, [name for name, _ in drawn])
-    if not drawn:
-        return ()
-    prompts = [prompt for _, prompt in drawn]
-    encoded = [checked_prompt_tokens(run.parts.tokenizer.encode(prompt.text), prompt, at) for prompt in prompts]
-    made = run.parts.rollout.generate(prompts, samples, version=version, key=key_for(run.seed, at.origin, at.step))
-    completions = checked_completions(made, prompts, samples, at)
-    for (name, prompt), tokens, sampled in zip(drawn, encoded, completions, strict=True):
-        run.queue.put(at.step, Group(name, at.step, prompt, tokens, sampled, version))
-    return ()
-
-
-def _needless(run: Session, source: int, step: int) -> int:
-    """Weights published before this step are needed no more; under a schedule, by no checkpoint of an open step."""
-    if run.plan.source is None:
-        return source
-    return min(source, run.frames.oldest(step) - run.plan.program.contract.staleness)
-
-
 def _take(run: Session, at: At) -> Results:
-    groups = run.queue.take(at.step, timeout_s=0.0)
-    assert groups is not None, "a step that is run has been dispatched"
-    run.step_memory(at.step).taken += [group.id for group in groups]
-    return list(groups), True
+    return take_groups(run, at), True
 
 
 def _reward(run: Session, at: At, groups: list[Group]) -> Results:
@@ -141,9 +103,7 @@ def _stream_mb(run: Session, at: At) -> Results:
 
 def _stream(run: Session, at: At) -> Iterator[MicroBatch]:
     """Micro-batches of a step, each given out as soon as it is full."""
-    groups = run.queue.take(at.step, timeout_s=0.0)
-    assert groups is not None, "a step that is run has been dispatched"
-    run.step_memory(at.step).taken += [group.id for group in groups]
+    groups = take_groups(run, at)
     stream = run.parts.packer.stream(at.step)
     for group in groups:
         for estimated in _estimated(run, at, _scored(run, at, [group])):
@@ -202,12 +162,19 @@ def _write_checkpoint(run: Session, at: At) -> Results:
 def _commit(run: Session, at: At) -> Results:
     # The queue of a resumed run counts the saved step's groups already: they are gone, and only their ids were kept.
     counted = at.step < run.queue.training_cursor
-    ids = tuple(run.step_memory(at.step).taken) if counted else run.queue.commit(at.step)
+    ids = (
+        tuple(run.step_memory(at.step).taken) if counted else run.queue.commit(at.step, behind=_behind_at(run, at.step))
+    )
     run.committed = at.step + 1
     run.note_trained(ids)
     if run.out is not None:
         append_trained(run.out, at.step, ids)
     return ()
+
+
+def _behind_at(run: Session, step: int) -> Callable[[int], int]:
+    """How many versions were published since a version at the place of a step, whatever was published by now."""
+    return lambda version: run.board.published_since(version, step - 1)
 
 
 def _log(run: Session, at: At, metrics: dict[str, float]) -> Results:
@@ -229,7 +196,7 @@ Verb: TypeAlias = Callable[..., Results]
 VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         "on_step_begin": _on_step_begin,
-        "dispatch": _dispatch,
+        "dispatch": dispatch,
         "take": _take,
         "reward": _reward,
         "advantages": _advantages,

@@ -55,7 +55,10 @@ def test_without_flags_the_job_decides(seen, capsys):
 
 def test_every_flag_reaches_the_job(seen):
     line = "run --task chain_sum --steps=7 grpo{staleness=1} --seed 3 --out x --resume -p a,b --target inline"
-    assert main([*line.split(), "--control=shuffled-rewards", "--eval_size=9", "--tensorboard", "--timed"]) == 0
+    assert (
+        main([*line.split(), "--control=shuffled-rewards", "--eval_size=9", "--tensorboard", "--timed", "--sanitize"])
+        == 0
+    )
     assert seen == [
         JobConfig(
             program="grpo{staleness=1}",
@@ -70,6 +73,7 @@ def test_every_flag_reaches_the_job(seen):
             eval_size=9,
             tensorboard=True,
             timed=True,
+            sanitize=True,
         )
     ]
 

@@ -4,7 +4,8 @@ from steptrace.run.data.advantages import GlobalNormalized, GroupAdvantages, Lea
 from steptrace.run.data.cursor import DataCursor, Draws
 from steptrace.run.data.packing import Key, Packer, PackStream, join, spans, unpack
 from steptrace.run.data.prompts import JsonlPrompts, ListPrompts
-from steptrace.run.data.queue import GroupQueue, Ledger
+from steptrace.run.data.queue import GroupQueue
+from steptrace.run.data.queue_batch import Ledger
 from steptrace.run.data.rewards import score
 
 __all__ = [

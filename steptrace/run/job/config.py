@@ -31,6 +31,7 @@ class JobConfig:
       eval_size: held-out problems of the evaluations before and after.
       tensorboard: write TensorBoard events too.
       timed: wait for the device after each op, so that the times of the phases are those of their work.
+      sanitize: look for what users' ops do beside their declaration.
       recipe: in place of the task's own.
     """
 
@@ -48,6 +49,7 @@ class JobConfig:
     eval_size: int = 300
     tensorboard: bool = False
     timed: bool = False
+    sanitize: bool = False
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:

@@ -87,6 +87,8 @@ def _trained(show: Show, config: JobConfig, program: Program, setup: Setup, out:
     show.begin(f"{program.name} on {config.task}", config.steps or setup.recipe.steps)
     watch = CompileWatch({"trainer": built.trainer, "rollout": built.rollout, "reference": built.reference})
     result = _run_program(config, program, setup, built, [*_trackers(config, out), watch, show], out)
+    if config.sanitize:
+        show.say("\n".join(["sanitized: users' ops do what they declare", *result.remarks]))
     compiles = watch.counts()
     weights, _ = built.trainer.weights()
     return {**_summary(config, result, warm, evaluator.accuracy(weights), out), "compiles": compiles}
@@ -118,6 +120,7 @@ def _run_program(
         out=out,
         resume=config.resume and can_resume(out),
         timed=config.timed,
+        sanitize=config.sanitize,
     )
 
 
