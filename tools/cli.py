@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from steptrace.diag import SteptraceError
+from steptrace.diag.base import did_you_mean
 from steptrace.diag.command import OutputNotWritableError
 
 from . import bench, commands
@@ -109,7 +110,10 @@ def load(name: str, room: ModuleType = commands) -> Command:
       UsageError: there is none.
     """
     if name not in room.NAMES:
-        raise UsageError(f"there is no command `{name}` (try: {', '.join(room.NAMES)}, help)")
+        known = (*room.NAMES, "bench", "help") if room is commands else room.NAMES
+        near = did_you_mean(name, known)
+        what = "command" if room is commands else "benchmark"
+        raise UsageError(f"there is no {what} `{name}`{f'; {near}' if near else ''} (try: {', '.join(known)})")
     command = importlib.import_module(f"{room.__name__}.{name}").COMMAND
     assert isinstance(command, Command)
     return command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ class Command:
         try:
             operands = values([self.name, *arguments])[1:]
         except flags.Error as error:
-            raise UsageError(str(error).removeprefix("FATAL Flags parsing error:").strip()) from error
+            raise UsageError(_in_words(str(error))) from error
         if len(operands) < self.least:
             raise UsageError(f"`{self.name}` needs {self.operands}")
         if len(operands) > self.most:
@@ -81,6 +82,23 @@ class Command:
             parts.append("flags:\n" + aligned([_flag_row(values[name]) for name in names], indent=2))
         examples = [(f"steptrace {line}", meaning) for line, meaning in self.examples]
         return "\n\n".join([*parts, "examples:\n" + aligned(examples, indent=2)])
+
+
+def _in_words(message: str) -> str:
+    """What absl says of flags, without the words of Python's own converters."""
+    said = message.removeprefix("FATAL Flags parsing error:").strip()
+    for pattern, kind in _CONVERTERS:
+        match = re.match(rf"flag (--[\w-]+=.*?): {pattern}", said, re.DOTALL)
+        if match:
+            return f"{match[1]} is not {kind}"
+    return said
+
+
+_CONVERTERS = (
+    (r"invalid literal for int\(\)", "a whole number"),
+    (r"could not convert string to float", "a number"),
+    (r"\('Non-boolean argument", "true or false"),
+)
 
 
 def _flag_names(values: flags.FlagValues) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -94,6 +95,14 @@ def place_of(loc: Loc) -> str:
     relative = os.path.relpath(loc.file)
     shown = loc.file if relative.startswith("..") else relative
     return str(Loc(shown, loc.line, loc.column))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The question after the name that was meant, "" when none is near."""
+    from difflib import get_close_matches  # only for a refusal: its import takes as long as a whole check
+
+    near = get_close_matches(name, list(known), 1)
+    return f"did you mean `{near[0]}`?" if near else ""
 
 
 def a_or_an(noun: str) -> str:

@@ -55,9 +55,11 @@ here; a line that claims others is refused. A resource line stands for each reso
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+from steptrace.diag.base import Note
 from steptrace.diag.loc import Loc
 from steptrace.diag.text import (
     BadContractError,
@@ -70,6 +72,7 @@ from steptrace.diag.text import (
 from steptrace.ir.agree import CONTRACT_CHOICES, misfits, resource_misfit, row_misfit
 from steptrace.ir.builtin import RESOURCES, kinds_of
 from steptrace.ir.effects import effects_of
+from steptrace.ir.kind import OpKind
 from steptrace.ir.op_text import OpReader, PrintedEffects, read_settings
 from steptrace.ir.places import Places
 from steptrace.ir.printer import TEXT_VERSION
@@ -269,8 +272,27 @@ def agree(program: Program, places: Places, printed: dict[str, PrintedEffects]) 
             loc = places.at(op.id, misfit.part)
             assert loc is not None, "every op of a text has a place"
             raise misfit.error(misfit.message, loc=loc, source=places.source(loc), help=misfit.help)
-        _compare_effects(op, effects_of(op, kinds[op.kind], program.contract), printed[op.id], places)
+        try:
+            _compare_effects(op, effects_of(op, kinds[op.kind], program.contract), printed[op.id], places)
+        except EffectsDisagreeError as error:
+            error.notes = tuple(_of_the_contract(op, kinds[op.kind], program.contract, printed[op.id], places))
+            raise
 
+
+def _of_the_contract(
+    op: Op, kind: OpKind, contract: Contract, printed: PrintedEffects, places: Places
+) -> Iterator[Note]:
+    """Which staleness the effects of a line belong to, where they are true under another one than the contract's."""
+    shown = {effect for effect, _ in printed}
+    for staleness in range(contract.staleness + _NEAR):
+        if shown == set(effects_of(op, kind, replace(contract, staleness=staleness))):
+            words = f"its effects are those of staleness={staleness}, and the contract says staleness="
+            yield Note(f"{words}{contract.staleness}: change both, or neither", places.at("contract"))
+            return
+
+
+_NEAR = 4
+"""How much larger a staleness is thought of."""
 
 _HELP = "effects follow from the op's row, its attributes and the contract; they are printed, not set"
 

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 
+from steptrace.diag.base import did_you_mean
 from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import AttributeValueError, OpCallError
 from steptrace.ir.kind import REQUIRED, Attr, OpKind
@@ -37,7 +38,8 @@ def attributes(kind: OpKind, given: Mapping[str, object], loc: Loc) -> tuple[tup
     for name in given:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise OpCallError(f"`{kind.name}` has no attribute `{name}`; it has: {listed}", loc=loc)
+            message = f"`{kind.name}` has no attribute `{name}`; it has: {listed}"
+            raise OpCallError(message, loc=loc, help=did_you_mean(name, known))
     chosen = ((spec.name, _attribute(kind, spec, given.get(spec.name), loc)) for spec in kind.attrs)
     return tuple((name, value) for name, value in chosen if value is not None)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import get_args, get_type_hints
 
+from steptrace.diag.base import did_you_mean
 from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import ContractOptionError, ParameterError, ProgramSignatureError
 from steptrace.ir.program import Contract
@@ -67,10 +68,12 @@ def contract_with(base: Contract, given: Mapping[str, object], loc: Loc) -> Cont
     allowed = get_type_hints(Contract)
     for name, value in chosen.items():
         if name not in OPTIONS:
-            raise ContractOptionError(f"there is no option `{name}`; there are: {', '.join(OPTIONS)}", loc=loc)
+            message = f"there is no option `{name}`; there are: {', '.join(OPTIONS)}"
+            raise ContractOptionError(message, loc=loc, help=did_you_mean(name, OPTIONS))
         choices = get_args(allowed[name])
         if choices and value not in choices:
-            raise ContractOptionError(f"`{name}` is one of {', '.join(choices)}, not {value!r}", loc=loc)
+            message = f"`{name}` is one of {', '.join(choices)}, not {value!r}"
+            raise ContractOptionError(message, loc=loc, help=did_you_mean(str(value), choices))
     staleness = fitted(chosen["staleness"], int)
     if not isinstance(staleness, int) or staleness < 0:
         raise ContractOptionError(f"`staleness` is a number of updates, not {chosen['staleness']!r}", loc=loc)
@@ -87,7 +90,8 @@ def values_of(
             raise ParameterError(
                 f"`{name}` has no parameter `{key}`; it has: {known}",
                 loc=loc,
-                help=f"the contract's options are {', '.join(OPTIONS)}",
+                help=did_you_mean(key, [*(parameter.name for parameter in parameters), *OPTIONS])
+                or f"the contract's options are {', '.join(OPTIONS)}",
             )
     values = {}
     for parameter in parameters:

@@ -37,7 +37,8 @@ def resolve(reference: str, *, stdin: TextIO | None = None) -> Program:
 
     Args:
       reference: ``grpo``, ``grpo{staleness=1, prompts=16}``, ``module:function`` (with parameters likewise),
-        a ``.st`` file, or ``-`` for the text of a program on standard input.
+        a ``.st`` file, or ``-`` for the text of a program on standard input. ``job/job.py:step`` stands for
+        ``job.job:step``.
       stdin: what ``-`` reads; standard input when None.
 
     Raises:
@@ -104,13 +105,9 @@ def definition(name: str) -> ProgramDef:
 def split(reference: str) -> tuple[str, dict[str, AttrValue]]:
     """The name and the parameters of ``name{key=value, ...}``; values are numbers, true, false, or strings."""
     head, brace, _ = reference.partition("{")
-    name = head.strip()
+    name = _as_module(head.strip())
     if not re.fullmatch(r"[\w.]+(:\w+)?", name):
-        there = os.path.isfile(reference)
-        help = (
-            "a file with the text of a program has a name that ends in .st, or is given as `- < FILE`" if there else ""
-        )
-        raise _syntax(reference, 0, "expected the name of a program", help)
+        raise _syntax(reference, 0, "expected the name of a program", _instead_of_a_file(name))
     if not brace:
         return name, {}
     end = reference.rstrip()
@@ -127,6 +124,24 @@ def split(reference: str) -> tuple[str, dict[str, AttrValue]]:
         params[match["name"]] = _value(match["value"])
         position = match.end()
     return name, params
+
+
+_MODULE_FILE = re.compile(r"(?:\./)?(?P<path>(?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py:(?P<name>\w+)")
+
+
+def _as_module(name: str) -> str:
+    """``folder/file.py:function`` below the working folder as ``folder.file:function``; other names as they are."""
+    match = _MODULE_FILE.fullmatch(name)
+    return f"{match['path'].replace('/', '.')}:{match['name']}" if match else name
+
+
+def _instead_of_a_file(name: str) -> str:
+    """The way out where a file is named that holds no text of a program."""
+    path = name.partition(":")[0]
+    if path.endswith(".py"):
+        return "programs in Python are named module:function, with the module's place below the working folder"
+    is_file = os.path.isfile(name)
+    return "a file with the text of a program has a name that ends in .st, or is given as `- < FILE`" if is_file else ""
 
 
 def _value(text: str) -> AttrValue:

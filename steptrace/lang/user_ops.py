@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, overload
 
+from steptrace.diag.base import did_you_mean
 from steptrace.diag.tracing import OpCallError, OpDeclarationError
 from steptrace.ir.kind import OpKind
 from steptrace.lang.place import loc_of, user_loc
@@ -49,8 +50,15 @@ class UserOp:
         return whole.replace(parameters=[item for item in whole.parameters.values() if not is_context(item)])
 
     def _record(self, tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        signature = self._signature()
+        unknown = next((key for key in kwargs if key not in signature.parameters), None)
+        if unknown is not None:
+            near = did_you_mean(unknown, signature.parameters)
+            message = f"`{self.kind.name}` has no argument `{unknown}`"
+            help = f"{near} {self.kind.name}{signature}".strip()
+            raise tracer.refuse(OpCallError(message, loc=user_loc(), help=help))
         try:
-            bound = self._signature().bind(*args, **kwargs).arguments
+            bound = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise tracer.refuse(OpCallError(f"`{self.kind.name}`: {error}", loc=user_loc())) from None
         names = [operand.name for operand in self.kind.operands]

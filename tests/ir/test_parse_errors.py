@@ -199,6 +199,27 @@ def test_an_error_shows_the_line_with_a_caret() -> None:
     assert lines[2].index("^") == lines[1].index("hst")
 
 
+def test_effects_of_another_staleness_are_told_with_the_contract() -> None:
+    edited = TEXT.replace("staleness=0", "staleness=2")
+    with pytest.raises(SteptraceError) as caught:
+        parse(edited, "-")
+    error = caught.value
+    assert (error.code, error.message) == (
+        "ST005",
+        "`dispatch` reads `rollout.weights[k-3]`, not `rollout.weights[k-1]`",
+    )
+    (note,) = error.notes
+    assert note.text.startswith("its effects are those of staleness=0, and the contract says staleness=2")
+    assert note.loc is not None
+    assert edited.splitlines()[note.loc.line - 1].startswith("contract ")
+
+
+def test_control_effects_that_no_staleness_gives_have_no_such_note() -> None:
+    with pytest.raises(SteptraceError) as caught:
+        parse(TEXT.replace("reads[host[k], packer]", "reads[host[k-1], packer]"), "-")
+    assert (caught.value.code, caught.value.notes) == ("ST005", ())
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n"])
 def test_an_empty_text_is_refused(text: str) -> None:
     with pytest.raises(SteptraceError, match=r"expected `steptrace 1` on the first line, found the end of the text"):

@@ -134,6 +134,26 @@ def test_parameters_when_tracing(given, message):
     assert failure("ST115", lambda: steptrace.trace(mine, **given)).message == message
 
 
+@pytest.mark.parametrize(
+    ("code", "given", "help"),
+    [
+        ("ST115", {"promts": 1}, "did you mean `prompts`?"),
+        ("ST115", {"stalenes": 1}, "did you mean `staleness`?"),
+        ("ST115", {"zzz": 1}, "the contract's options are "),
+        ("ST116", {"weights": "pined"}, "did you mean `pinned`?"),
+    ],
+)
+def test_the_parameter_that_was_meant_is_named(code, given, help):
+    @steptrace.program
+    def mine(step, prompts=4): ...
+
+    assert failure(code, lambda: mine.trace(**given)).help.startswith(help)
+
+
+def test_the_option_that_was_meant_is_named():
+    assert failure("ST116", lambda: steptrace.program(stalenes=1)).help == "did you mean `staleness`?"
+
+
 def test_only_programs_are_traced():
     failure("ST124", lambda: steptrace.trace(groups_only))
     failure("ST124", lambda: steptrace.trace("grpo"))

@@ -40,6 +40,8 @@ def plain(step): ...
         ("grpo{a=true, b=False}", "grpo", {"a": True, "b": False}),
         ("grpo{a=rloo, b='x, {y}', c=\"3\",}", "grpo", {"a": "rloo", "b": "x, {y}", "c": "3"}),
         ("pkg.mod:name{a=1}", "pkg.mod:name", {"a": 1}),
+        ("pkg/mod.py:name{a=1}", "pkg.mod:name", {"a": 1}),
+        ("./mod.py:name", "mod:name", {}),
     ],
 )
 def test_names_and_parameters(text, name, params):
@@ -113,6 +115,14 @@ def test_bytes_on_standard_input_that_are_no_text():
         with pytest.raises(SteptraceError, match="not UTF-8") as caught:
             resolve("-", stdin=stdin)
         assert caught.value.code == "ST123"
+
+
+@pytest.mark.parametrize("name", ["/tmp/job.py:step", "../job.py:step", "my-job/job.py:step", "job/job.py"])
+def test_a_python_file_that_is_no_module_below_the_folder(name):
+    with pytest.raises(SteptraceError) as caught:
+        split(name)
+    assert caught.value.code == "ST122"
+    assert caught.value.help.startswith("programs in Python are named module:function")
 
 
 def test_a_file_whose_name_does_not_say_that_it_is_a_program(folder):

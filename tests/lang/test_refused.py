@@ -469,6 +469,13 @@ def test_arguments_that_an_op_does_not_have():
 
     refused(unknown, "ST110")
 
+    def misspelled(step):
+        step.dispatch(prompts=1, sampels=1)  # !
+
+    error = refused(misspelled, "ST110")
+    assert error.message == "`dispatch` has no argument `sampels`"
+    assert error.help == "did you mean `samples`? step.dispatch(prompts: int, samples: int)"
+
     def too_many(step):
         step.update(step.take())  # !
 
@@ -478,6 +485,11 @@ def test_arguments_that_an_op_does_not_have():
         overlong(step.take(), threshold=3)  # !
 
     refused(of_a_user_op, "ST110")
+
+    def misspelled_of_a_user_op(step):
+        number(step.take(), scal=3.0)  # !
+
+    assert refused(misspelled_of_a_user_op, "ST110").help.startswith("did you mean `scale`? number(value, *, scale")
 
 
 def test_attributes_of_a_wrong_type_or_choice():

@@ -53,20 +53,30 @@ def test_each_command_shows_its_usage_and_examples(name: str, capsys):
     assert capsys.readouterr().out == shown
 
 
+COMMANDS = ", ".join((*commands.NAMES, "bench", "help"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
             ["dmup"],
-            f"steptrace: there is no command `dmup` (try: {', '.join(commands.NAMES)}, help)",
+            f"steptrace: there is no command `dmup`; did you mean `dump`? (try: {COMMANDS})",
         ),
+        (["zzz"], f"steptrace: there is no command `zzz` (try: {COMMANDS})"),
         (["dump"], "steptrace: `dump` needs PROGRAM"),
         (["ops", "update", "extra"], "steptrace: `ops` does not take `extra`"),
         (["dump", "grpo", "--veiw=nest"], "steptrace: Unknown command line flag 'veiw'. Did you mean: view ?"),
-        (["bench", "nothing"], f"steptrace: there is no command `nothing` (try: {', '.join(bench.NAMES)}, help)"),
+        (["bench", "nothing"], f"steptrace: there is no benchmark `nothing` (try: {', '.join(bench.NAMES)})"),
+        (
+            ["bench", "fases"],
+            f"steptrace: there is no benchmark `fases`; did you mean `phases`? (try: {', '.join(bench.NAMES)})",
+        ),
+        (["run", "grpo", "--steps=abc"], "steptrace: --steps=abc is not a whole number"),
+        (["run", "grpo", "--timed=maybe"], "steptrace: --timed=maybe is not true or false"),
         (
             ["help", "dmup"],
-            f"steptrace: there is no command `dmup` (try: {', '.join(commands.NAMES)}, help)",
+            f"steptrace: there is no command `dmup`; did you mean `dump`? (try: {COMMANDS})",
         ),
     ],
 )
