@@ -51,7 +51,8 @@ def cases(draw):
         more["temperature"] = (rng.random((rows, length)) + 0.5).astype(np.float32)
     more["soft_cap"] = draw(st.sampled_from([None, 2.0]))
     more["logit_scale"] = draw(st.sampled_from([None, 0.5]))
-    more |= {"bias": draw(st.booleans()), "norm": draw(st.booleans())}
+    # The norm of one or two features is all but constant, and its gradient what is left after cancellation.
+    more |= {"bias": draw(st.booleans()), "norm": features > 2 and draw(st.booleans())}
     return make(rows, length, features, draw(st.integers(1, 13)), seed=seed, **more)
 
 
