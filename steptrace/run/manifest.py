@@ -27,6 +27,7 @@ from steptrace.run.borders import checked_weights
 from steptrace.run.data.cursor import DataCursor
 from steptrace.run.digest import CallLog, chain
 from steptrace.run.session import Session, StepMemory
+from steptrace.run.states import has_state
 from steptrace.run.store import checkpoints as checkpoints
 from steptrace.run.store import new_checkpoint, read_manifest, rewind_trained, write_manifest, writing
 from steptrace.run.training_calls import fetch_early
@@ -185,7 +186,7 @@ def _stateful_parts(run: Session) -> Iterator[tuple[str, Checkpointable]]:
     }
     seen = {id(parts.trainer)}
     for name, part in named.items():
-        if isinstance(part, Checkpointable) and id(part) not in seen:
+        if has_state(part) and id(part) not in seen:
             seen.add(id(part))
             yield name, part
 
@@ -326,7 +327,7 @@ def _other_ops(facts: Mapping[str, Any], program: Program) -> list[str]:
 def _check_prompts(run: Session, facts: Mapping[str, Any], place: Path) -> None:
     """Refuse other prompts of the same number: the one drawn last is compared, unless a state of theirs made it."""
     assert run.draws is not None, "a program that dispatches has prompts bound"
-    if isinstance(run.parts.prompts, Checkpointable) or "last_prompt" not in facts:
+    if has_state(run.parts.prompts) or "last_prompt" not in facts:
         return
     position = facts["data"]["position"]
     if facts["last_prompt"] != run.draws.last(DataCursor(position)):

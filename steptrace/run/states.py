@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, TypeGuard
 
 from steptrace.diag.running import StateAheadError
 from steptrace.diag.sanitize import UnsavedResourcesError
@@ -39,7 +40,7 @@ def check_states(plan: Plan, parts: Parts) -> None:
         if not call.op.shift or call.op.id in loops:
             continue
         for role in _CALLED.get(call.kind.name, ()):
-            if isinstance(getattr(parts, role), Checkpointable):
+            if has_state(getattr(parts, role)):
                 raise StateAheadError(
                     f"`{role}` has a state that checkpoints hold, and `{call.op.id}` calls it {call.op.shift} step "
                     "ahead of them",
@@ -57,3 +58,11 @@ def _check_kept(parts: Parts) -> None:
             loc=kept.loc,
             help="carry numbers with step.carry, keep the state in a part with save_checkpoint, or run without `out`",
         )
+
+
+def has_state(part: Any) -> TypeGuard[Checkpointable]:
+    """Whether a part has a state of its own that belongs in a checkpoint: both methods, its own or handed on.
+
+    ``isinstance`` with the protocol does not see what a wrapper hands on through ``__getattr__``, from Python 3.12 on.
+    """
+    return all(callable(getattr(part, name, None)) for name in ("save_checkpoint", "restore_checkpoint"))

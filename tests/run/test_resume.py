@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from crashes import Crash, FileTracker, read_lines, run_in
+from crashes import Crash, FileTracker, Mean, read_lines, run_in
 from fakes import HashRollout, HashTrainer, parts
 
 import steptrace
@@ -15,6 +15,7 @@ from steptrace.programs.grpo_epochs import grpo_epochs
 from steptrace.programs.grpo_stream import grpo_stream
 from steptrace.run import manifest
 from steptrace.run.data.cursor import DataCursor, Draws
+from steptrace.run.states import has_state
 from steptrace.run.store import checkpoints
 
 SMALL = {"prompts": 3, "samples": 2, "save_every": 2}
@@ -349,3 +350,28 @@ def test_log_and_metrics_keep_their_own_step(tmp_path, quick_trees):
     steptrace.run(grpo.trace(**SMALL), parts(tracker=tracker), steps=4, out=tmp_path)
     steptrace.run(grpo.trace(**SMALL), parts(tracker=tracker), steps=6, out=tmp_path, resume=True)
     assert [(step, record["step"]) for step, record in read_lines(tracker.path)] == [(k, float(k)) for k in range(6)]
+
+
+class Wrapped:
+    """A part behind a wrapper that hands on whatever it is asked for."""
+
+    def __init__(self, part):
+        self.part = part
+
+    def __getattr__(self, name):
+        return getattr(self.part, name)
+
+
+class Half:
+    """What can be saved and never read back has no state for a checkpoint."""
+
+    def save_checkpoint(self, directory):
+        raise AssertionError
+
+
+def test_the_state_of_a_part_is_seen_through_a_wrapper():
+    assert [has_state(part) for part in (Mean(), Wrapped(Mean()), Wrapped(Wrapped(Mean())))] == [True, True, True]
+
+
+def test_control_parts_without_a_state():
+    assert [has_state(part) for part in (None, Half(), Wrapped(Half()), lambda: None)] == [False] * 4
