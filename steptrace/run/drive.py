@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from steptrace.run.manifest import restore_run, save_run
 from steptrace.run.session import Session
 
 _RECENT = 512
+_LOG = logging.getLogger("steptrace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ def drive(executor: Executor, session: Session, steps: int | None, *, resume: bo
             tell(step, dict(spent))
 
     step = executor.steps(first, steps, ended)
+    if resume and step == first:
+        session.remarks.append(f"nothing was left to run: {session.out} has {first} steps, and none is to follow")
+        _LOG.info("%s", session.remarks[-1])
     if step and session.saved != (step - 1, "") and "trainer.save_checkpoint" in session.plan.verbs():
         save_run(session, step - 1)
     executor.epilogue(step - 1)

@@ -24,8 +24,8 @@ class RunResult:
       trained_groups_digest: of the ids of the trained groups, in order.
       phase_seconds: time spent in each kind of op, in seconds.
       phase_ms: median milliseconds a step of each kind of op, over at most the last 512 steps.
-      remarks: what passes of the pipeline have left undone, and why; why staging was switched off, if it was; in a
-        sanitized run, which declared effects of users' ops were never used.
+      remarks: what passes of the pipeline have left undone, and why; that a resumed run had nothing left; why staging
+        was switched off; in a sanitized run, which declared effects of users' ops were never used.
       info: what the trainer says of itself: capabilities, compile counts.
     """
 

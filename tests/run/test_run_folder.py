@@ -396,3 +396,10 @@ def test_without_out_nothing_is_written_and_saving_is_idle(tmp_path, monkeypatch
     assert result.steps == 4
     assert "save_checkpoint" not in trainer.calls
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_at_its_end_says_so_when_it_is_resumed(done):
+    again = run(done, 4, resume=True)
+    assert (again.first_step, again.steps, len(again.records)) == (4, 4, 0)
+    assert again.remarks == (f"nothing was left to run: {done} has 4 steps, and none is to follow",)
+    assert run(done, 5, resume=True).remarks == ()
