@@ -7,9 +7,11 @@ from itertools import accumulate
 from typing import ClassVar
 
 from steptrace.check.legal import legal_places
+from steptrace.ir.program import Node, ops_of
 from steptrace.ir.verify.runs import Role
 from steptrace.motion import Schedule, sink, split
-from steptrace.passes.roles import splittable, with_role
+from steptrace.passes.base import declined
+from steptrace.passes.roles import leaving, splittable, with_role
 from steptrace.passes.room import Chain, chains_to, no_room
 
 
@@ -25,7 +27,9 @@ class DeferMetrics:
     Holds in memory one step's metrics on the device.
 
     Declines when the next step's training depends on the metrics: a KL coefficient that adapts to them, say, must
-    be known before the first micro-batch is sent; a callback without declared effects counts as such a reader.
+    be known before the first micro-batch is sent; a callback without declared effects counts as such a reader. It
+    declines too when a user's op whose writes stay (in a channel, or a resource of the user's) follows directly: the
+    fetch is where a failed update ends the step, and stays above such an op.
     """
 
     name: ClassVar[str] = "defer-metrics"
@@ -50,8 +54,21 @@ def _next_step(chain: Chain) -> tuple[str, ...]:
 
 
 def _sunk(schedule: Schedule, fetch: str) -> Schedule:
-    """The fetch directly above the first op of its lane that must follow it."""
-    ids = [node.id for node in schedule.program.body]
-    first = legal_places(schedule.program, schedule.reference, fetch).before
-    last = ids[ids.index(first) - 1] if first else ids[-1]
+    """The fetch directly above the first op of its lane that must follow it, or whose writes stay when it fails."""
+    program = schedule.program
+    ids = [node.id for node in program.body]
+    at = ids.index(fetch)
+    first = legal_places(program, schedule.reference, fetch).before
+    end = ids.index(first) if first else len(ids)
+    home = next(op.lane for op in ops_of(program.body) if op.id == fetch)
+    lasting = leaving(program, (op for op in ops_of(program.body) if op.lane == home))
+    stop = next((node for node in program.body[at + 1 : end] if _any(node, lasting)), None)
+    if stop is not None and stop is program.body[at + 1]:
+        message = f"`{stop.id}` follows the metrics, and what it writes stays when the update fails"
+        raise declined(message, loc=stop.loc, help=f"move `{stop.id}` down, to where the metrics are used")
+    last = ids[(ids.index(stop.id) if stop is not None else end) - 1]
     return schedule if last == fetch else sink(schedule, fetch, below=last).schedule
+
+
+def _any(node: Node, wanted: tuple[str, ...]) -> bool:
+    return any(op.id in wanted for op in ops_of((node,)))

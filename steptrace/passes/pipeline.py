@@ -73,7 +73,8 @@ def run_pipeline(
 ) -> PipelineResult:
     """Applies a pipeline to a program.
 
-    A pass that is refused leaves the program as it was, and a `missed` remark.
+    A pass that is refused leaves the program as it was, and a `missed` remark; so does one that would let an op of the
+    user's run, whose writes stay, before what may fail ahead of it in the source.
 
     Args:
       program: a verified program, or a schedule.
@@ -113,6 +114,9 @@ def _run(schedule: Schedule, pass_: Pass) -> tuple[Schedule, PassRun]:
     ran = time.perf_counter()
     if after is not schedule:
         _verify(schedule, after, pass_)
+        early = _stays_too_early(after)
+        if early is not None:
+            after, remarks = schedule, (missed(pass_.name, early),)
     verified = time.perf_counter()
     return after, PassRun(text_of(pass_), after.program, remarks, ran - start, verified - ran)
 
@@ -127,6 +131,19 @@ def _verify(before: Schedule, after: Schedule, pass_: Pass) -> None:
         message = f"`{pass_.name}` left a schedule that is not equal to its source"
         broken = BrokenPassError(message, loc=error.loc, notes=notes, help="leave the pass out, and mend it")
         raise _with_reproducer(broken, before, pass_) from error
+
+
+def _stays_too_early(schedule: Schedule) -> SteptraceError | None:
+    """The refusal of a schedule in which what an op of the user's leaves would stay though the source fails before it.
+
+    The rows of the built-in ops have edges for all that stays, so only a step with ops of the user's is asked.
+    """
+    if not schedule.program.kinds:
+        return None
+    from steptrace.check.validation.early import stays_too_early  # only where there are such ops: it takes its time
+
+    found = stays_too_early(schedule.program, schedule.source)
+    return found.raised() if found is not None else None
 
 
 def _source(before: Schedule, after: Schedule) -> Program:

@@ -68,6 +68,31 @@ def test_what_a_users_op_remembers_is_not_written_before_the_steps_before_are_th
     assert remark.loc.source() == "archive(groups)"
 
 
+def test_metrics_are_fetched_before_what_would_stay_if_the_update_failed():
+    remark = missed("reporting", "defer-metrics")
+    assert remark.message == "`report` follows the metrics, and what it writes stays when the update fails"
+    assert (remark.code, remark.loc.source()) == ("ST283", "report()")
+    shown = step("reporting_late", "defer-metrics")
+    order = [shown.index(op) for op in ("start_metrics", "sync_weights", "fetch_metrics", "report", "commit")]
+    assert order == sorted(order)
+
+
+def test_control_without_it_they_are_fetched_after_the_commit():
+    shown = step("own_ops", "defer-metrics")
+    assert shown.index("fetch_metrics") > shown.index("commit")
+
+
+def test_a_critic_is_not_trained_behind_a_call_that_may_still_be_run_again():
+    remark = missed("critic_behind_each_call", "replay")
+    assert remark.code == "ST254"
+    assert remark.message == "train_critic@(0,1) may have run when settle@(0,0) fails"
+    assert remark.loc.source() == "train_critic(mb)"
+
+
+def test_control_where_no_log_probs_wait_for_the_calls_before_it_is_trained_all_the_same():
+    assert all(remark.kind == "applied" for remark in derived("ppo_with_critic", "replay").remarks)
+
+
 def test_a_carry_that_nobody_reads_goes_with_the_op_that_sets_it():
     result = derived("forgetful", "dce")
     assert [remark.kind for remark in result.remarks] == ["applied"]

@@ -216,3 +216,44 @@ def archiving(step):
         step.fwd_bwd(mb)
     step.update()
     _end(step, step.get_metrics())
+
+
+@steptrace.op(reads=[], writes=["ledger"])
+def report():
+    return None
+
+
+@steptrace.program(staleness=1)
+def reporting(step):
+    step.dispatch(prompts=4, samples=2)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
+        step.fwd_bwd(mb)
+    step.update()
+    metrics = step.get_metrics()
+    report()
+    _end(step, metrics)
+
+
+@steptrace.program(staleness=1)
+def reporting_late(step):
+    step.dispatch(prompts=4, samples=2)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
+        step.fwd_bwd(mb)
+    step.update()
+    metrics = step.get_metrics()
+    step.sync_weights()
+    report()
+    step.commit()
+    step.log(metrics)
+
+
+@steptrace.program(staleness=1)
+def critic_behind_each_call(step):
+    step.dispatch(prompts=4, samples=2)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
+        mb = step.old_logps(step.ref_logps(mb))
+        step.fwd_bwd(mb)
+        train_critic(mb)
+    step.update()
+    update_critic()
+    _end(step, step.get_metrics())
