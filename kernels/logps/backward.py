@@ -20,6 +20,7 @@ from steptrace_kernels.logps.tokens import (
     by_place,
     by_token,
     chunk_of,
+    gathered_once,
     hold,
     own_rows,
     put_chunk,
@@ -58,7 +59,8 @@ def backward(setting: Setting, hidden: jax.Array, head: Head, saved: Saved, by: 
     pulls = tile.pull(saved.soft, saved.aligned.target, setting.vocab, *cotangents)
     pulls = jnp.stack([by_place(held, x.reshape(-1), fill=0) for x in pulls], axis=-1)
     pulls = tile.Pull(*jnp.moveaxis(to_group(setting, pulls[None]), -1, 0))
-    read = reader(setting, held)
+    everything = saved.hidden if setting.keeps_hidden else gathered_once(setting, held)
+    read = reader(setting, held, everything)
 
     def compute(carry: HiddenGradient, slab: tile.Slab) -> tuple[HiddenGradient, SlabGradient]:
         def step(state: tuple[HiddenGradient, SlabGradient], start: Start, size: int) -> Any:

@@ -111,4 +111,5 @@ def _saved_specs(setting: Setting, head: Head, inputs: Inputs) -> Saved:
         Aligned(setting.by_token, temperature),
         Softmax(*[setting.by_token] * 4),
         (setting.by_slab, bias) if setting.keeps_slab else None,
+        setting.by_group if setting.keeps_hidden else None,
     )

@@ -18,6 +18,7 @@ from steptrace_kernels.logps.tokens import (
     Start,
     by_token,
     chunk_of,
+    gathered_once,
     hold,
     merge_from_group,
     put_chunk,
@@ -49,22 +50,26 @@ class Saved(NamedTuple):
       aligned: what was predicted.
       soft: the softmax there.
       slab: weight and bias of the slab, where it is kept.
+      hidden: hidden states of the group after the norm [members, places, features], where they are kept.
     """
 
     aligned: Aligned
     soft: tile.Softmax
     slab: tuple[jax.Array, jax.Array | None] | None
+    hidden: jax.Array | None
 
 
 def forward(setting: Setting, hidden: jax.Array, head: Head, inputs: Inputs) -> tuple[Logps, Saved]:
     """Results by token and what to keep; all arrays are this device's shards."""
     aligned = align(setting, inputs)
     held = hold(setting, hidden, head.norm, aligned)
-    seen, slab = see(setting, held, head)
+    everything = gathered_once(setting, held)
+    seen, slab = see(setting, held, head, everything)
     soft = tile.finish(merge_from_group(setting, seen), held.target, setting.vocab)
     soft = tile.Softmax(*(by_token(held, x).reshape(aligned.target.shape) for x in soft))
     kept = (slab.weight, slab.bias) if slab is not None and setting.keeps_slab else None
-    return results(setting, soft, aligned.target), Saved(aligned, soft, kept)
+    saved = Saved(aligned, soft, kept, everything if setting.keeps_hidden else None)
+    return results(setting, soft, aligned.target), saved
 
 
 def align(setting: Setting, inputs: Inputs) -> Aligned:
@@ -83,9 +88,9 @@ def has_logp(inputs: Inputs) -> jax.Array:
     return shift_right(source >= 0, ())
 
 
-def see(setting: Setting, held: Held, head: Head) -> tuple[tile.Stats, tile.Slab | None]:
+def see(setting: Setting, held: Held, head: Head, everything: jax.Array | None) -> tuple[tile.Stats, tile.Slab | None]:
     """Stats [members, places] of this device's slab for its group's tokens; and the slab, if it is in one block."""
-    load, read = loader(setting, head), reader(setting, held)
+    load, read = loader(setting, head), reader(setting, held, everything)
     seen = tile.nothing_seen(held.group.target.shape, setting.formula.sums)
     if setting.strategy.vocab_blocks == 1:
         slab = load(0)

@@ -96,6 +96,8 @@ class Strategy:
       vocab_blocks: the table is gathered and used in so many parts, one after the other.
       prefetch: with blocks, the next one is gathered while logits of this one are made.
       regather: the backward pass gathers the table again instead of keeping it. Blocks are always gathered again.
+      keep_hidden: where hidden states are gathered, they are kept for the backward pass; else they are gathered again,
+        chunk by chunk. Not where only needed tokens are taken. With blocks each pass gathers them at its beginning.
       axis_by_axis: one collective for each mesh axis, else one over all of them.
       chunk_tokens: tokens of its own that a device takes at a time; None for all of them, up to 1,024.
     """
@@ -104,5 +106,6 @@ class Strategy:
     vocab_blocks: int = 1
     prefetch: bool = False
     regather: bool = False
+    keep_hidden: bool = False
     axis_by_axis: bool = True
     chunk_tokens: int | None = None

@@ -41,6 +41,7 @@ from steptrace_kernels.logps.tokens import (
     by_place,
     by_token,
     chunk_of,
+    gathered_once,
     hold,
     merge_from_group,
     reader,
@@ -183,7 +184,7 @@ def one_pass(
     """Sum of the loss, results by token, and the sum's gradients, as one device computes them from its shards."""
     aligned = align(setting, inputs)
     held = hold(setting, hidden, head.norm, aligned)
-    read, slab = reader(setting, held), loader(setting, head)(0)
+    read, slab = reader(setting, held, gathered_once(setting, held)), loader(setting, head)(0)
     by_source = _by_source(setting, aux)
     placed = tuple(by_place(held, x.reshape(-1), fill=0) for x in by_source)
 

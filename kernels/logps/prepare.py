@@ -147,6 +147,7 @@ def setting_of(
     strategy = idle_split(layout, tuple(axis_sizes)) if strategy == "auto" else strategy
     validate.check_axes(layout, strategy, tuple(axis_sizes))
     split = tuple(axis for axis in strategy.vocab_axes if axis_sizes[axis] > 1)
+    skips = inputs.needed is not None
     rows, length = (
         up(size, meshes.count(axis_sizes, axes))
         for size, axes in zip(call.shape, (layout.batch, layout.sequence), strict=True)
@@ -156,7 +157,7 @@ def setting_of(
     return Setting(
         mesh=mesh,
         layout=layout,
-        strategy=dataclasses.replace(strategy, vocab_axes=split),
+        strategy=dataclasses.replace(strategy, vocab_axes=split, keep_hidden=strategy.keep_hidden and not skips),
         formula=formula,
         vocab=vocab,
         features=features,
@@ -164,7 +165,7 @@ def setting_of(
         orientation=head.orientation,
         shape=(rows, length),
         chunk=min(chunk_tokens or strategy.chunk_tokens or DEFAULT_CHUNK, held),
-        skips=inputs.needed is not None,
+        skips=skips,
         hidden_sums=jnp.dtype(formula.sums if hidden_sums is None else hidden_sums),
         weight_dtype=head.weight.dtype,
     )

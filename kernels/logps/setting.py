@@ -69,8 +69,18 @@ class Setting:
 
     @property
     def resident(self) -> bool:
-        """True where a group keeps all its hidden states at hand, so as to gather them once and not for each block."""
+        """True where gradients of all a group's hidden states are added up over blocks, and go home after the last."""
         return self.strategy.vocab_blocks > 1
+
+    @property
+    def gathers_once(self) -> bool:
+        """True where a group's hidden states are gathered all at the beginning of a pass, and not chunk by chunk."""
+        return self.keeps_hidden or (bool(self.group) and self.resident)
+
+    @property
+    def keeps_hidden(self) -> bool:
+        """True where the forward pass hands a group's hidden states to the backward pass."""
+        return bool(self.group) and self.strategy.keep_hidden and not self.resident
 
     @property
     def keeps_slab(self) -> bool:
@@ -106,6 +116,11 @@ class Setting:
     def by_token(self) -> PartitionSpec:
         """Spec of arrays [rows, length]."""
         return PartitionSpec(self.layout.batch or None, self.layout.sequence or None)
+
+    @property
+    def by_group(self) -> PartitionSpec:
+        """Spec of hidden states [members, places, features] that a group has gathered."""
+        return PartitionSpec(None, tuple(axis for axis in self.layout.tokens if axis not in self.group) or None)
 
     @property
     def by_slab(self) -> PartitionSpec:

@@ -114,21 +114,27 @@ def own_rows(held: Held, start: Start, size: int) -> tuple[jax.Array, jax.Array]
     return jnp.take(held.hidden, lax.dynamic_slice_in_dim(held.places, start, size), axis=0, mode="clip"), live
 
 
-def reader(setting: Setting, held: Held) -> Callable[[Start, int], jax.Array]:
+def reader(setting: Setting, held: Held, everything: jax.Array | None) -> Callable[[Start, int], jax.Array]:
     """A function of a chunk that gives the group's hidden states after the norm, [members * size, features].
 
-    Gathered chunk by chunk; or where they are read more than once, all at the beginning.
+    From ``everything``, where they have been gathered; else it gathers them.
     """
+    if everything is not None:
+        return lambda start, size: chunk_of(everything, start, size)
+    return lambda start, size: _gathered(setting, held, start, size)
 
-    def gathered(start: Start, size: int) -> jax.Array:
-        rows, live = own_rows(held, start, size)
-        rows = tile.normed(rows, live, held.norm, setting.formula)
-        return to_group(setting, rows.astype(setting.formula.wire(rows.dtype)))
 
-    if not (setting.resident and setting.group):
-        return gathered
-    everything = gathered(0, held.target.size).reshape(setting.members, held.target.size, -1)
-    return lambda start, size: chunk_of(everything, start, size)
+def gathered_once(setting: Setting, held: Held) -> jax.Array | None:
+    """All the group's hidden states after the norm [members, places, features], where they are gathered at once."""
+    if not setting.gathers_once:
+        return None
+    return _gathered(setting, held, 0, held.target.size).reshape(setting.members, held.target.size, -1)
+
+
+def _gathered(setting: Setting, held: Held, start: Start, size: int) -> jax.Array:
+    rows, live = own_rows(held, start, size)
+    rows = tile.normed(rows, live, held.norm, setting.formula)
+    return to_group(setting, rows.astype(setting.formula.wire(rows.dtype)))
 
 
 def chunk_of(x: Any, start: Start, size: int) -> Any:

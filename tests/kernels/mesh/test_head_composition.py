@@ -76,7 +76,11 @@ def test_mapped_with_different_numbers_of_needed_tokens():
 
 @pytest.mark.parametrize(
     ("strategy", "needed"),
-    [("auto", None), (Strategy(("c", "e"), chunk_tokens=3), np.arange(8).reshape(2, 4) % 3 > 0)],
+    [
+        ("auto", None),
+        (Strategy(("c", "e"), keep_hidden=True), None),
+        (Strategy(("c", "e"), chunk_tokens=3, keep_hidden=True), np.arange(8).reshape(2, 4) % 3 > 0),
+    ],
 )
 def test_second_order(strategy, needed):
     def squared_norm(function):
