@@ -132,9 +132,12 @@ def _suffix(op: Op) -> str:
 
 
 def _poll(program: Program, op: Op) -> Program:
-    """``fwd_bwd`` of a peeled micro-batch: run it early if it is packed by then, else in its place."""
+    """``fwd_bwd`` of a peeled micro-batch: run it early if it is packed by then, else in its place.
+
+    Also what the law `stage` leaves for a micro-batch that was not shipped.
+    """
     _check_top(program, op, "poll")
-    _check_whole(op, "poll", ATTEMPT)
+    _check_whole(op, "poll", ATTEMPT, "whole")
     if op.micro is None:
         raise _refuse(op, "poll", "only the call on a peeled micro-batch can be sent ahead", "peel its loop first")
     source = op.origin.op if op.origin else op.id

@@ -132,11 +132,12 @@ def _with_laws(reference: Program, program: Program) -> Program:
         if SETTLE in shown and LAWS[SETTLE].takes(op.kind):
             reference = apply_law(reference, op.id, SETTLE)
             op, shown = _attempt(reference, origin, op.micro), shown - {ATTEMPT, SETTLE}
-        law = next((law_of_part(part) for part in sorted(shown) if law_of_part(part)), "")
+        laws = {law_of_part(part) for part in shown}
         if op.kind == "update" and op in reference.body:
-            law = next((closing[how] for how in sorted(closes) if how in closing), "")
-        if law and LAWS[law].takes(op.kind):
-            reference = apply_law(reference, op.id, law)
+            laws = {next((closing[how] for how in sorted(closes) if how in closing), "")}
+        for law in LAWS:  # in this order: what was not shipped may be sent ahead whole, and keeps its name
+            if law in laws and LAWS[law].takes(op.kind):
+                reference = apply_law(reference, op.id, law)
     return reference
 
 
@@ -240,7 +241,7 @@ def _choice(op: Op) -> tuple[Note, ...]:
     """What the condition of one of two ops that send a micro-batch is for."""
     if op.origin is None or op.origin.part not in _ARMS:
         return ()
-    return (Note(f"{_ARMS[op.origin.part]}; of the two ops that send it exactly one runs"),)
+    return (Note(f"{_ARMS[op.origin.part]}; of the ops that send it exactly one runs"),)
 
 
 _WHOLE = "it sends the micro-batch where none was sent ahead: not packed in time, or lost on the way"

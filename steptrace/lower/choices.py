@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from steptrace.diag.binding import NotLowerableError
+from steptrace.ir import Op
 from steptrace.lower.plan import Call, Plan
 
 
@@ -32,6 +33,12 @@ class Way:
 _STAGE = ("trainer.stage_fwd_bwd", "trainer.fwd_bwd_staged")
 _DEFER = ("trainer.apply_deferred_update", "stage_before_update")
 
+BEHIND = "behind"
+"""The way of a stage that a plan moves behind the update: see `steptrace.lower.fallbacks`."""
+
+HELD_STAGE = "stage_fwd_bwd before=update"
+"""The row of a stage in front of an update that is to be held back."""
+
 WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
     {
         "fwd_bwd closes=defer": (
@@ -48,6 +55,11 @@ WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
         ),
         "stage_fwd_bwd": (
             Way("stage", _STAGE, "ships the micro-batch if it is packed by then"),
+            Way("never", (), "ships nothing, so the whole call is made in its place"),
+        ),
+        HELD_STAGE: (
+            Way("stage", (*_DEFER, *_STAGE), "ships the micro-batch while the update is held back"),
+            Way(BEHIND, _STAGE, "ships it right behind the update, which cannot be held back"),
             Way("never", (), "ships nothing, so the whole call is made in its place"),
         ),
         "fwd_bwd_staged": (
@@ -120,12 +132,20 @@ def choices(plan: Plan, capabilities: Iterable[str]) -> tuple[Choice, ...]:
     Raises:
       NotLowerableError: no way fits; names the op, the last way and the capability.
     """
-    there = frozenset(capabilities)
-    return tuple(_choice(call, there) for call in plan.calls())
+    there, held = frozenset(capabilities), _held_stages(plan)
+    return tuple(_choice(call, HELD_STAGE if call.op.id in held else rule_of(call), there) for call in plan.calls())
 
 
-def _choice(call: Call, there: frozenset[str]) -> Choice:
-    rule = rule_of(call)
+def _held_stages(plan: Plan) -> frozenset[str]:
+    """The stages that stand in front of an update that is to be held back."""
+    kinds = [node.kind if isinstance(node, Op) else "" for node in plan.program.body]
+    if "apply_deferred_update" not in kinds:
+        return frozenset()
+    ahead = plan.program.body[: kinds.index("apply_deferred_update")]
+    return frozenset(node.id for node in ahead if isinstance(node, Op) and node.kind == "stage_fwd_bwd")
+
+
+def _choice(call: Call, rule: str, there: frozenset[str]) -> Choice:
     if rule not in WAYS:
         return Choice(call.op.id, call.kind.name, "call")
     over: list[tuple[str, str]] = []

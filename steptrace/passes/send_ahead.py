@@ -25,8 +25,9 @@ class SendAhead:
     Holds nothing beyond the micro-batch in the trainer.
 
     Sends ahead only what is there by then, so that waiting for data holds up no boundary: the micro-batch that was
-    shipped (`stage-before-update`, `stage-after-update`), or, where none is shipped, the one that a poll finds
-    packed. The whole call keeps its place in the next step for when there was none.
+    shipped (`stage-before-update`, `stage-after-update`); where none was, because it was not packed in time, was lost
+    on the way, or staging is off or not known to the trainer, the one that a poll finds packed by now. The whole call
+    keeps its place in the next step for when there was none.
 
     Declines when the first micro-batch is not packed ahead (`take-ahead` comes first), when the call would do the
     update of a step with one micro-batch (`fuse-update`), or when nothing would be left to run behind it.
@@ -36,14 +37,18 @@ class SendAhead:
 
     def run(self, schedule: Schedule) -> Schedule:
         """See the class."""
-        call = _shipped(schedule.program) or check_packed_ahead(schedule)
+        shipped = _shipped(schedule.program)
+        call = shipped or check_packed_ahead(schedule)
         _check(call)
         above = _above(schedule, call)
-        ids: tuple[str, ...] = (call.id,)
-        if not _takes_token(schedule.program, call):
-            done = guard(schedule, call.id)
-            schedule, ids = done.schedule, done.forwarding[call.id][:2]
-        return rotate(schedule, ids, above=above).schedule
+        done = guard(schedule, _whole(schedule.program).id if shipped else call.id)
+        poll, early, _ = next(iter(done.forwarding.values()))
+        return rotate(done.schedule, (call.id, poll, early) if shipped else (poll, early), above=above).schedule
+
+
+def _whole(program: Program) -> Op:
+    """The training call on a first micro-batch that was not shipped."""
+    return next(op for op in first_calls(program) if not _takes_token(program, op))
 
 
 def _takes_token(program: Program, op: Op) -> bool:

@@ -22,10 +22,12 @@ from steptrace.lang.definition import ProgramDef, trace
 from steptrace.lang.reference import resolve
 from steptrace.lang.source import scheduled, source_of
 from steptrace.lower import Plan, lower
+from steptrace.lower.fallbacks import fitted
 from steptrace.passes import Remark, run_pipeline
 from steptrace.run.arrays import check_arrays
 from steptrace.run.binding import bind_parts
 from steptrace.run.borders import checked_weights
+from steptrace.run.capabilities import capabilities_of
 from steptrace.run.digest import tree_digest
 from steptrace.run.drive import Driven, closing, drive
 from steptrace.run.executor import STALL_S, Executor
@@ -92,12 +94,14 @@ def run(
     plan, remarks = scheduled_plan(program, pipeline, target, against)
     _tell(remarks)
     parts, folder = bind_parts(plan, bind), _folder(out, resume, plan)
+    plan, changed = fitted(plan, plan.target.capabilities | capabilities_of(parts))
     check_arrays(plan, parts.trainer)
     if folder is not None:
         check_states(plan, parts)
     if sanitize:
         parts = sanitized(parts, plan)
     session = Session(plan, parts, seed=_whole("seed", seed), epochs=epochs, out=folder)
+    session.remarks += changed
     _check_end(session, steps)
     session.stage_latch_s = _seconds("stage_latch_s", stage_latch_s, 0.0)
     executor = Executor(session, _waiter(parts.trainer) if timed else None, _seconds("stall_s", stall_s))

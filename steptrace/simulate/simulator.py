@@ -10,13 +10,14 @@ from types import MappingProxyType
 from steptrace.diag import Note
 from steptrace.diag.simulation import SimulatedDeadlockError
 from steptrace.lower import Lane, Plan, StreamPlan
+from steptrace.lower.fallbacks import fitted
 from steptrace.simulate.durations import Durations
 from steptrace.simulate.instance import POLL
 from steptrace.simulate.lane import LaneWalk, Walk
 from steptrace.simulate.places import Places, Wanted
 from steptrace.simulate.record import Run
 from steptrace.simulate.state import Counts, Feed, Flags, Setting, State
-from steptrace.simulate.trainer import VirtualTrainer
+from steptrace.simulate.trainer import VirtualTrainer, capabilities_of
 
 LATCH_S = 1e-4
 """Below so many seconds of device work left, a stage has hidden nothing; as in a run in real time."""
@@ -64,8 +65,9 @@ def simulate(
       NotLowerableError: the trainer can carry an op out in no way.
       whatever the trainer raises, with a note of the op, the step and the lane.
     """
-    counts = Counts(micro_batches, steps)
-    setting = Setting(plan, durations, counts, trainer or VirtualTrainer(), feed or Feed(), flags, latch_s)
+    counts, trainer = Counts(micro_batches, steps), trainer or VirtualTrainer()
+    plan, changed = fitted(plan, plan.target.capabilities | capabilities_of(trainer))
+    setting = Setting(plan, durations, counts, trainer, feed or Feed(), flags, latch_s)
     state = State(setting, same_device)
     _alone(state, plan.base, "prologue", -1)
     _Lanes(state, plan.lanes).through()
@@ -78,7 +80,7 @@ def simulate(
         tuple(training.stages),
         dict(training.waits),
         training.latched,
-        tuple(training.remarks),
+        (*changed, *training.remarks),
         tuple(training.calls),
         setting.trainer.trained,
         max([state.now, *(span.end for span in state.devices.spans())]),

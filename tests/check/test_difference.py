@@ -35,7 +35,7 @@ BOUNDARY = [
     ("`next_mb.first`", "micro-batch 0 of `next_mb`, taken out of the loop"),
     ("`ref_logps.first`", "micro-batch 0 of `ref_logps`, taken out of the loop"),
     (
-        "`fwd_bwd.first`, `stage_fwd_bwd`, `fwd_bwd_staged.first`",
+        "`fwd_bwd.first`, `stage_fwd_bwd`, `fwd_bwd_staged.first`, `poll_packed.first`, `fwd_bwd.first.early`",
         "micro-batch 0 of `fwd_bwd`, taken out of the loop, in parts",
     ),
     ("`get_metrics`", "split into `start_metrics`, `fetch_metrics`"),
@@ -45,11 +45,13 @@ BOUNDARY = [
         "1 step ahead; on lane packer, was host",
     ),
     ("`on_step_begin`", "now after `ref_logps.first`"),
-    ("`fwd_bwd.first`", "when not %staged"),
+    ("`fwd_bwd.first`", "when not %staged and not %packed"),
     ("`stage_fwd_bwd`", "now after loop micro_batches; 1 step ahead"),
     ("`apply_deferred_update`", "in place of `update`"),
     ("`fwd_bwd_staged.first`", "now after `commit`; 1 step ahead; when %staged"),
-    ("`fetch_metrics`", "now after `fwd_bwd_staged.first`"),
+    ("`poll_packed.first`", "now after `fwd_bwd_staged.first`; 1 step ahead; when not %staged"),
+    ("`fwd_bwd.first.early`", "now after `poll_packed.first`; 1 step ahead; when not %staged and %packed"),
+    ("`fetch_metrics`", "now after `fwd_bwd.first.early`"),
     ("`fwd_bwd`", "closes=defer, was none"),
 ]
 

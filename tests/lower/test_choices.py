@@ -10,6 +10,7 @@ from steptrace.ir.schedule_ops import SCHEDULE_ROWS
 from steptrace.lang.reference import resolve
 from steptrace.lower import Plan, lower
 from steptrace.lower.choices import WAYS, choices
+from steptrace.lower.fallbacks import fitted
 from steptrace.passes import run_pipeline
 
 PLAIN = frozenset({"trainer.fwd_bwd", "trainer.update", "trainer.get_metrics", "trainer.weights"})
@@ -41,6 +42,8 @@ def test_a_trainer_that_can_do_everything():
         "transfer_weights": "in-memory",
         "apply_weights": "apply",
         "fwd_bwd_staged.first": "staged",
+        "poll_packed.first": "look",
+        "fwd_bwd.first.early": "deferred",
         "fetch_metrics": "fetch",
     }
     assert ways("fuse-update", ALL) == {"fwd_bwd": "fused"}
@@ -59,6 +62,8 @@ def test_a_trainer_with_the_plain_verbs_only():
         "transfer_weights": "in-memory",
         "apply_weights": "apply",
         "fwd_bwd_staged.first": "never",
+        "poll_packed.first": "look",
+        "fwd_bwd.first.early": "plain",
         "fetch_metrics": "kept",
     }
     assert ways("fuse-update", PLAIN) == {"fwd_bwd": "plain"}
@@ -72,11 +77,34 @@ def test_verbs_without_the_word_are_not_enough_to_hold_an_update_back():
     assert found["apply_deferred_update"].passed_over == (("deferred", "stage_before_update"),)
 
 
+def test_a_trainer_that_stages_and_holds_nothing_back_stages_behind_the_update():
+    """The order of the pipeline that is written for it, and a remark that says why."""
+    found, words = fitted(plan("pipelined-boundary"), PLAIN | STAGES)
+    order = [node.id for node in found.program.body]
+    assert order[order.index("apply_deferred_update") + 1] == "stage_fwd_bwd"
+    assert order.index("stage_fwd_bwd") < order.index("fwd_bwd_staged.first")
+    assert words == ("`stage_fwd_bwd` stands behind the update: the trainer has no `trainer.apply_deferred_update`",)
+    assert {choice.op: choice.way for choice in choices(found, PLAIN | STAGES)}["stage_fwd_bwd"] == "stage"
+
+
+@pytest.mark.parametrize("able", [ALL, PLAIN, PLAIN | STAGES | DEFERS], ids=["all", "plain", "both"])
+def test_control_other_trainers_keep_the_order(able):
+    given = plan("pipelined-boundary")
+    assert fitted(given, able) == (given, ())
+
+
+def test_control_where_the_stage_stands_behind_the_update_nothing_moves():
+    given = plan("pipelined-boundary-staged-after")
+    assert fitted(given, PLAIN | STAGES) == (given, ())
+
+
 def test_the_table_as_text():
     lines = [str(choice) for choice in choices(plan("pipelined-boundary"), PLAIN)]
     assert "take: call" in lines
     assert "apply_deferred_update: update; not deferred: no `trainer.apply_deferred_update`" in lines
-    assert "stage_fwd_bwd: never; not stage: no `trainer.stage_fwd_bwd`" in lines
+    assert (
+        "stage_fwd_bwd: never; not stage: no `trainer.apply_deferred_update`; not behind: no `trainer.stage_fwd_bwd`"
+    ) in lines
 
 
 def test_no_way_fits():

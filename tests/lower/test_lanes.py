@@ -38,6 +38,8 @@ def test_the_lanes_of_the_pipelined_boundary():
         "fwd_bwd.first",
         "stage_fwd_bwd",
         "fwd_bwd_staged.first",
+        "poll_packed.first",
+        "fwd_bwd.first.early",
     }
 
 
@@ -56,6 +58,8 @@ def test_an_op_that_looks_waits_for_nothing():
     plan = planned("grpo{staleness=1}", "pipelined-boundary")
     assert "stage_fwd_bwd" not in plan.holds
     assert "fwd_bwd_staged.first" not in plan.holds
+    assert "poll_packed.first" not in plan.holds
+    assert "fwd_bwd.first.early" not in plan.holds
 
 
 def test_a_stream_is_shared_by_two_lanes():

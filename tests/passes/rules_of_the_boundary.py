@@ -157,15 +157,15 @@ RULES = (
         BOUNDARY,
         ("move start_metrics after save_checkpoint",),
         "ST254",
-        "save_checkpoint@0 may have run when start_metrics@0 fails",
-        "the source runs save_checkpoint@0 only after that succeeded",
+        "save_checkpoint@1 may have run when start_metrics@1 fails",
+        "the source runs save_checkpoint@1 only after that succeeded",
     ),
     Rule(
         "what was not packed in time, or was lost, is sent whole",
         BOUNDARY,
         ("drop fwd_bwd.first",),
         "ST200",
-        "`fwd_bwd.first`, part `whole` of `fwd_bwd`, does not run in the schedule",
+        "`fwd_bwd.first`, part `late` of `fwd_bwd`, does not run in the schedule",
         "`fwd_bwd` of step k needs the gradient accumulator as `fwd_bwd.first` of step k leaves it",
     ),
     Rule(
@@ -179,12 +179,12 @@ RULES = (
     Rule(
         "a micro-batch is sent shipped or whole, not both",
         BOUNDARY,
-        ('in fwd_bwd.first replace "when(not %staged)" with "when(%staged)"',),
+        ('in fwd_bwd.first replace "when(not %staged and" with "when(%staged and"',),
         "ST203",
         "`fwd_bwd.first` has another condition than in its source",
         (
             "it sends the micro-batch where none was sent ahead: not packed in time, or lost on the way; of "
-            "the two ops that send it exactly one runs"
+            "the ops that send it exactly one runs"
         ),
     ),
     Rule(
@@ -193,7 +193,7 @@ RULES = (
         ('in fwd_bwd_staged.first replace "when(%staged) " with ""',),
         "ST203",
         "`fwd_bwd_staged.first` has another condition than in its source",
-        "it sends the micro-batch that was shipped ahead; of the two ops that send it exactly one runs",
+        "it sends the micro-batch that was shipped ahead; of the ops that send it exactly one runs",
     ),
     Rule(
         "one micro-batch is shipped for a step",

@@ -6,6 +6,7 @@ import pytest
 from virtual_plans import COSTS, PLAIN, plan_of
 
 from steptrace.simulate import Cost, Durations, simulate
+from steptrace.testing.doubles import DeviceWaitTrainer, LostStageTrainer, OlderTrainer
 
 
 def staged(pack_s: float) -> tuple[int, ...]:
@@ -57,3 +58,62 @@ def test_with_a_threshold_of_0_staging_goes_on():
 def test_what_comes_every_few_steps_comes_then(period: int):
     run = simulate(plan_of("", f"grpo{{save_every={period}}}"), PLAIN, micro_batches=1, steps=7)
     assert [event.step for event in run.of("save_checkpoint")] == list(range(period - 1, 7, period))
+
+
+def test_a_trainer_that_holds_no_update_back_gets_its_stage_behind_it():
+    """It waits for the device where its micro-batch is in place: in front of the update that would be for nothing."""
+    run = simulate(plan_of("pipelined-boundary"), PLAIN, micro_batches=3, steps=6, trainer=DeviceWaitTrainer())
+    places = {(event.op, event.step): event.start for event in run.events}
+    for step in run.stages[1:]:
+        assert places["stage_fwd_bwd", step] >= places["apply_deferred_update", step - 1]
+    assert len(run.stages) > 2
+    after = simulate(plan_of("pipelined-boundary-staged-after"), PLAIN, micro_batches=3, steps=6)
+    assert run.seconds == after.seconds
+    assert "stands behind the update" in run.remarks[0]
+
+
+def test_control_a_trainer_that_does_gets_it_before():
+    run = simulate(plan_of("pipelined-boundary"), PLAIN, micro_batches=3, steps=6)
+    places = {(event.op, event.step): event.start for event in run.events}
+    assert all(places["stage_fwd_bwd", step] < places["apply_deferred_update", step - 1] for step in run.stages[1:])
+
+
+STAGING = ("pipelined-boundary", "pipelined-boundary-staged-after")
+
+
+def seconds(pipeline: str, trainer=None) -> float:
+    return simulate(plan_of(pipeline), PLAIN, micro_batches=3, steps=8, trainer=trainer).seconds
+
+
+@pytest.mark.parametrize("pipeline", STAGING)
+def test_without_a_stage_it_is_as_fast_as_the_pipeline_that_stages_nothing(pipeline):
+    """A trainer that cannot stage: the whole call is sent as early as there, in front of the log."""
+    assert seconds(pipeline, OlderTrainer()) == seconds("pipelined-boundary-unstaged", OlderTrainer())
+    assert seconds(pipeline, OlderTrainer()) < seconds("take-ahead{depth=1},defer-metrics", OlderTrainer())
+
+
+@pytest.mark.parametrize("pipeline", STAGING)
+def test_a_lost_stage_is_sent_whole_before_the_bookkeeping(pipeline):
+    run = simulate(plan_of(pipeline), PLAIN, micro_batches=3, steps=8, trainer=LostStageTrainer())
+    assert run.stages == ()
+    early = {event.step for event in run.events if event.op == "fwd_bwd.first.early"}
+    assert early >= set(range(2, 8))
+    starts = {(event.op, event.step): event.start for event in run.events}
+    assert all(starts["fwd_bwd.first.early", step] <= starts["log", step - 1] for step in early if step)
+
+
+@pytest.mark.parametrize("pipeline", STAGING)
+def test_control_what_was_shipped_is_not_sent_whole(pipeline):
+    run = simulate(plan_of(pipeline), PLAIN, micro_batches=3, steps=8)
+    sent = {event.step for event in run.events if event.op in ("fwd_bwd.first.early", "fwd_bwd.first")}
+    assert sent.isdisjoint(run.stages)
+    assert sent | {*run.stages} == set(range(8))
+
+
+@pytest.mark.parametrize("pipeline", STAGING)
+def test_control_what_is_packed_late_keeps_its_place(pipeline):
+    """A poll waits for nothing, so a slow feed holds up no log."""
+    costs = Durations({**COSTS, "reward": Cost(200)})
+    run = simulate(plan_of(pipeline), costs, micro_batches=3, steps=5)
+    assert {event.step for event in run.events if event.op == "fwd_bwd.first"} == set(range(5))
+    assert not [event for event in run.events if event.op == "fwd_bwd.first.early"]

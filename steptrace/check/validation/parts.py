@@ -55,9 +55,11 @@ WHOLES = frozenset(
         (WHOLE,),
         ("stage", WHOLE),
         ("stage", "staged"),
+        ("stage", "poll", WHOLE),
         ("poll", WHOLE),
         ("stage", "attempt", SETTLE),
         ("stage", "staged attempt", SETTLE),
+        ("stage", "poll", "attempt", SETTLE),
         ("poll", "attempt", SETTLE),
         *SPLITS,
     )

@@ -82,3 +82,41 @@ def test_control_it_may_be_called_in_its_own_step(tmp_path, options):
 
 def test_control_without_checkpoints_it_may_be_called_ahead():
     assert made_by(PROGRAM, lane_bind(rollout=Counting()), steps=2, pipeline="pipelined-boundary").steps == 2
+
+
+class InOrder(PatientTrainer):
+    """A trainer that notes the order of its stages and updates."""
+
+    def __init__(self, *, deferring: bool) -> None:
+        super().__init__(steps=5)
+        self.deferring = deferring
+        self.order: list[str] = []
+
+    def stage_fwd_bwd(self, micro_batch):
+        self.order.append("stage")
+        return super().stage_fwd_bwd(micro_batch)
+
+    def update(self):
+        self.order.append("update")
+        super().update()
+
+
+def borders(trainer: InOrder) -> str:
+    """The order from the first update or its stage on: the first step's own stage may be there, or not."""
+    text = "".join(word[0] for word in trainer.order)
+    return text[1:] if text.count("s") == 5 else text
+
+
+def test_a_trainer_that_holds_no_update_back_gets_its_stage_behind_it():
+    trainer = InOrder(deferring=False)
+    result = steptrace.run(PROGRAM, lane_bind(trainer), steps=5, pipeline="pipelined-boundary")
+    assert borders(trainer) == "ususususu"
+    assert result.params_digest == made_by(PROGRAM, lane_bind(), steps=5).params
+    assert "`stage_fwd_bwd` stands behind the update: the trainer has no `stage_before_update`" in result.remarks
+
+
+def test_control_a_trainer_that_does_gets_it_before():
+    trainer = InOrder(deferring=True)
+    result = steptrace.run(PROGRAM, lane_bind(trainer), steps=5, pipeline="pipelined-boundary")
+    assert borders(trainer) == "susususuu"
+    assert not any("behind the update" in remark for remark in result.remarks)
