@@ -49,6 +49,22 @@ def without(program: Program, ids: tuple[str, ...]) -> Program:
     return with_resources(replace(program, kinds=kinds, carries=carries))
 
 
+def unseen_gone(program: Program, source: Program) -> tuple[str, ...]:
+    """The ops of a source that a schedule of it leaves out and nobody misses, by id."""
+    if len(program.kinds) == len(source.kinds) == 0:
+        return ()
+    there = {op.origin.op if op.origin is not None else op.id for op in program.ops()}
+    gone = [op.id for op in ops_of(source.body) if op.id not in there]
+    dead = dead_ops(source) if gone else ()
+    return tuple(id for id in gone if id in dead)
+
+
+def without_unseen(program: Program, source: Program) -> Program:
+    """The source of a schedule, without the ops of it that the schedule leaves out and nobody misses."""
+    gone = unseen_gone(program, source)
+    return without(source, gone) if gone else source
+
+
 def _is_root(op: Op, kind: OpKind, effects: tuple[Effect, ...], channels: set[str], everything: bool) -> bool:
     """Whether an op is alive whatever the others do."""
     if not kind.user or everything:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TypeAlias
 
+from steptrace.check.dead import without_unseen
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.edges import edges_of
 from steptrace.check.laws import LAWS, apply_law, law_of_part
@@ -44,7 +45,7 @@ def reference_of(program: Program, source: Program) -> Program:
 
     Returns:
       The source with those laws applied in place and no shifts, its ops and values named as in the schedule, with the
-      schedule's resources and their capacities.
+      schedule's resources and their capacities; and without what the schedule leaves out and nobody misses.
 
     Raises:
       DeclarationChangedError: contract, carries, parameters or resources differ.
@@ -54,6 +55,7 @@ def reference_of(program: Program, source: Program) -> Program:
       ChangedOpError: an op does something else than in the source.
       LawError, PeelError: a law was applied where its conditions do not hold.
     """
+    source = without_unseen(program, source)
     _check_declarations(program, source)
     if program == source:
         return source

@@ -10,6 +10,7 @@ from steptrace.check.edges import edges_of
 from steptrace.check.rewrite import find
 from steptrace.diag.base import Note
 from steptrace.diag.motion import LiveOpError
+from steptrace.ir.program import Program, ops_of
 from steptrace.motion.edit import ids_of
 from steptrace.motion.proof import Call, in_words, one_or_all, rewritten
 from steptrace.motion.schedule import Moved, Schedule
@@ -21,6 +22,7 @@ def drop(schedule: Schedule, ops: str | Iterable[str]) -> Moved:
     ``a; b  -->  a``   for ``drop(schedule, "b")``
 
     The source loses them too: an op that is not seen equals nothing. A run in which the op would have failed goes on.
+    An op of a loop is left out with what was peeled of it.
 
     Refused when something depends on one of them: a value is used, a resource is read, a channel or a built-in
     resource shows what it writes.
@@ -35,12 +37,21 @@ def drop(schedule: Schedule, ops: str | Iterable[str]) -> Moved:
     """
     ids = ids_of(ops)
     check_dead(schedule, ids)
-    source, reference, program = (without(one, ids) for one in (schedule.source, schedule.reference, schedule.program))
-    forwarding = dict.fromkeys(ids, ())
+    source, reference, program = (
+        without(one, _standing_for(one, ids)) for one in (schedule.source, schedule.reference, schedule.program)
+    )
+    forwarding: dict[str, tuple[str, ...]] = dict.fromkeys(_standing_for(schedule.program, ids), ())
     claim = f"left out {in_words(ids)}, which nobody would miss"
     call = Call("drop", (one_or_all(ids),))
     return rewritten(
         schedule, program, reference, call, claim, how="no edge", source=source, forwarding=forwarding, at=ids[0]
+    )
+
+
+def _standing_for(program: Program, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """The ops that stand for some ops of the source: what was peeled of a loop does so too."""
+    return tuple(
+        op.id for op in ops_of(program.body) if op.id in ids or (op.origin is not None and op.origin.op in ids)
     )
 
 

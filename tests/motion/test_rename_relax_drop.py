@@ -4,9 +4,12 @@ import pytest
 from motion_views import changed, edge_of, plain, refusal
 
 import steptrace
-from steptrace.check import edges_of
-from steptrace.ir import print_program
-from steptrace.motion import Moved, Schedule, drop, relax, rename, rotate
+from steptrace.check import check_schedule, edges_of
+from steptrace.check.proof import prove_equal
+from steptrace.check.validation import Budget
+from steptrace.ir import Program, parse_program, print_program
+from steptrace.motion import Moved, Schedule, drop, peel, relax, rename, rotate
+from steptrace.passes import run_pipeline
 
 scratch = steptrace.resource("scratch", doc="numbers that nobody reads")
 scratch_too = steptrace.resource("scratch_too", doc="numbers made of those")
@@ -111,3 +114,56 @@ def test_ops_that_only_feed_one_another_are_left_out():
 @pytest.mark.parametrize("op", ["lengths", "show_lengths", "reward", "log"])
 def test_what_is_seen_stays(op: str):
     assert refusal(lambda: drop(Schedule.of(with_leftovers.trace()), op)).code == "ST290"
+
+
+@steptrace.op(takes=("micro_batch",), reads=[], writes=["scratch"])
+def glance(mb):
+    return None
+
+
+@steptrace.program(staleness=1)
+def with_leftovers_in_the_loop(step):
+    step.dispatch(prompts=4, samples=2)
+    for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
+        glance(mb)
+        step.fwd_bwd(mb)
+    step.update()
+    metrics = step.get_metrics()
+    step.sync_weights()
+    step.commit()
+    step.log(metrics)
+
+
+def test_what_was_peeled_of_a_loop_goes_with_the_op_in_it():
+    peeled = peel(Schedule.of(with_leftovers_in_the_loop.trace()), "micro_batches").schedule
+    moved = drop(peeled, "glance")
+    assert changed(peeled, moved) == ["- glance.first: glance at(m=0)", "- glance"]
+    assert moved.forwarding == {"glance.first": (), "glance": ()}
+    assert [op.id for op in moved.schedule.reference.ops()] == [op.id for op in moved.schedule.program.ops()]
+    check_schedule(moved.schedule.program, moved.schedule.source)
+    applied = [remark.kind for remark in run_pipeline(with_leftovers_in_the_loop.trace(), "take-ahead,dce").remarks]
+    assert set(applied) == {"applied"}
+
+
+def without_lines(program: Program, *ops: str) -> Program:
+    """The program's text without the rows and the lines of some ops, read again."""
+    lines = print_program(program).splitlines(keepends=True)
+    kept = [line for line in lines if not any(f" {op}(" in line for op in ops)]
+    return parse_program("".join(kept))
+
+
+def test_the_text_of_a_schedule_without_them_equals_the_program_that_has_them():
+    begun = with_leftovers_in_the_loop.trace()
+    text = print_program(run_pipeline(begun, "dce").schedule.program)
+    report = prove_equal(parse_program(text), begun, budget=Budget(runs=10))
+    assert report.ok
+    assert report.proved.endswith("; left out, and nobody misses it: `glance`")
+    assert "left out" not in prove_equal(begun, begun, budget=Budget(runs=10)).proved
+
+
+def test_control_without_an_op_that_is_seen_it_does_not():
+    begun = with_leftovers.trace()
+    short = without_lines(begun, "count_tokens", "average")
+    assert check_schedule(short, begun).kinds == short.kinds
+    shorter = without_lines(begun, "count_tokens", "average", "lengths", "show_lengths")
+    assert refusal(lambda: check_schedule(shorter, begun)).code in ("ST200", "ST209")
