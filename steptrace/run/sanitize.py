@@ -22,7 +22,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +49,13 @@ _FROZEN = "reference.params"
 
 @dataclass(frozen=True)
 class SanitizedOp(OwnOp):
-    """A user's op whose operands, and whose own arrays, are the same behind it as in front of it."""
+    """A user's op whose operands, and whose own arrays, are the same behind it as in front of it.
+
+    Attributes:
+      held: arrays of numpy that the function held when the run began, by name.
+    """
+
+    held: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __call__(self, run: Session, at: At, *args: Any) -> tuple[Any, ...]:
         """Run one instance.
@@ -58,23 +64,26 @@ class SanitizedOp(OwnOp):
           ChangedInPlaceError: it changed something in place; else as `OwnOp`.
         """
         names = [operand.name for operand in self.kind.operands]
-        with unchanged_behind(at.op.id, self.function, dict(zip(names, args, strict=True))):
+        with unchanged_behind(at.op.id, self.function, dict(zip(names, args, strict=True)), self.held):
             return super().__call__(run, at, *args)
 
 
 @contextmanager
-def unchanged_behind(op: str, function: Any, given: Mapping[str, Any]) -> Iterator[None]:
+def unchanged_behind(
+    op: str, function: Any, given: Mapping[str, Any], held: Mapping[str, np.ndarray]
+) -> Iterator[None]:
     """Inside, an op runs that must leave as they are what it is given, and the arrays that its function holds.
 
     Args:
       op: its id.
       function: its function.
       given: its operands by name.
+      held: arrays that the function holds, by name.
 
     Raises:
       ChangedInPlaceError: it changed something.
     """
-    before = _prints(function, given)
+    before = _prints(given, held)
     try:
         with read_only(list(given.values())):
             yield
@@ -83,18 +92,20 @@ def unchanged_behind(op: str, function: Any, given: Mapping[str, Any]) -> Iterat
             raise
         what = f"wrote to a read-only array, as those are that it is given: {error}"
         raise _changed(op, what, _last_line(error)) from error
-    difference = first_difference(before, _prints(function, given))
+    difference = first_difference(before, _prints(given, held))
     if difference is not None:
         raise _changed(op, f"changed `{difference}` in place", _defined(function))
 
 
-def _prints(function: Any, given: Mapping[str, Any]) -> dict[str, object]:
+def held_arrays(function: Any) -> dict[str, np.ndarray]:
+    """Arrays of numpy that a function holds outside its operands, by name."""
+    return {f"{name} (outside the op)": value for name, value in held_by(function) if isinstance(value, np.ndarray)}
+
+
+def _prints(given: Mapping[str, Any], held: Mapping[str, np.ndarray]) -> dict[str, object]:
     prints: dict[str, object] = {}
-    for name, value in given.items():
+    for name, value in (*given.items(), *held.items()):
         prints |= fingerprint(value, name)
-    for name, value in held_by(function):
-        if isinstance(value, np.ndarray):
-            prints |= fingerprint(value, f"{name} (outside the op)")
     return prints
 
 
@@ -112,7 +123,7 @@ def sanitized(parts: Parts, plan: Plan) -> Parts:
         if own is not None and call.kind.name not in ops:
             declared = effects_of(call.op, call.kind, plan.program.contract)
             check_captured(own.function, call.op.id, declared, owned, hashes)
-            ops[call.kind.name] = SanitizedOp(own.function, own.kind, own.context)
+            ops[call.kind.name] = SanitizedOp(own.function, own.kind, own.context, held_arrays(own.function))
     return replace(parts, ops=ops)
 
 

@@ -11,7 +11,7 @@ from steptrace.lang.user_ops import UserOp
 from steptrace.run.own_ops import context_of
 from steptrace.run.resources import Cell, Resources
 from steptrace.run.rng import key_for
-from steptrace.run.sanitize import check_captured, unchanged_behind
+from steptrace.run.sanitize import check_captured, held_arrays, unchanged_behind
 
 
 @dataclass
@@ -64,7 +64,8 @@ def sanitized_call(
         given["key"] = key_for(0, kind.name, step, 0)
     if "resources" in asked:
         given["resources"] = _resources(kind.name, declared, {} if resources is None else resources, step)
-    with unchanged_behind(kind.name, op.function, dict(zip((o.name for o in kind.operands), args, strict=True))):
+    operands = dict(zip((operand.name for operand in kind.operands), args, strict=True))
+    with unchanged_behind(kind.name, op.function, operands, held_arrays(op.function)):
         return op.function(*args, **given)
 
 

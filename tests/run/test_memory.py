@@ -69,9 +69,8 @@ def test_live_objects_stay_flat(few_records, program):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_live_objects_stay_flat_over_two_thousand_steps(few_records, staleness):
-    assert growth(grpo.trace(prompts=2, samples=2, staleness=staleness), 2000) < 500
+def test_live_objects_stay_flat_over_ten_thousand_steps(few_records):
+    assert growth(grpo.trace(prompts=2, samples=2, staleness=2), 10_000) < 500
 
 
 def test_control_a_step_that_is_kept_grows(few_records, monkeypatch):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from fakes import HashTrainer, parts
+from flax import nnx
 
 import steptrace
 from steptrace.diag.sanitize import (
@@ -208,14 +211,27 @@ def test_a_copy_of_the_parameters_in_an_object():
 
 @pytest.fixture
 def module():
-    from flax import nnx
-
     return nnx.Linear(2, 2, rngs=nnx.Rngs(0))
 
 
 def test_a_module_of_nnx_in_a_closure(module):
     with pytest.raises(CapturedStateError, match="`module`, a module of NNX"):
         run(lambda groups: groups if module is not None else [], reads=["host[k]"])
+
+
+@pytest.mark.parametrize("as_held", [jnp.asarray, np.asarray, lambda leaf: {"layers": (leaf,)}])
+def test_parameters_of_a_trainer_on_jax_are_known_by_their_content(as_held):
+    import optax
+
+    from steptrace.run.sanitize_capture import held_by, is_copy, weight_hashes
+    from steptrace.run.trainer import JaxTrainer
+
+    trainer = JaxTrainer(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), optax.sgd(0.1), lambda model, batch: (0.0, 1, {}))
+    hashes = weight_hashes(trainer.weights()[0])
+    kernel = max(jax.tree.leaves(trainer.weights()[0]), key=lambda leaf: leaf.size)
+    held, other = as_held(kernel), as_held(kernel + 1)
+    assert [name for name, value in held_by(lambda: held) if is_copy(value, hashes)]
+    assert not [name for name, value in held_by(lambda: other) if is_copy(value, hashes)]
 
 
 MODEL = []

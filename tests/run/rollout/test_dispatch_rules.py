@@ -362,19 +362,18 @@ class Watched(HashRollout):
         return super().generate(prompts, samples, version=version, key=key)
 
 
-class WaitsForTwo(StagingTrainer):
-    """Its first training call waits a moment for the rollout to be asked for a second batch."""
+class WaitsForTheNext(StagingTrainer):
+    """Its training calls of steps 0 and 1 wait a moment for the rollout to be asked for the batch of the next step."""
 
     rollout = None
 
     def fwd_bwd(self, micro_batch, **how):
-        if micro_batch.step == 0:
-            wait_until(lambda: len(self.rollout.updates) > 1, 0.3)
+        wait_until(lambda: len(self.rollout.updates) > micro_batch.step + 1, 0.3 if micro_batch.step < 2 else 0.0)
         return super().fwd_bwd(micro_batch, **how)
 
 
 def updates_before_each_batch(pipeline="pipelined-boundary", **told):
-    trainer = WaitsForTwo()
+    trainer = WaitsForTheNext()
     rollout = trainer.rollout = Watched(trainer)
     made = made_by(program_of(1, **told), lane_bind(trainer, rollout=rollout), steps=4, pipeline=pipeline)
     return rollout.updates, made
@@ -383,6 +382,7 @@ def updates_before_each_batch(pipeline="pipelined-boundary", **told):
 def test_the_second_batch_is_held_until_the_first_step_is_committed():
     updates, held = updates_before_each_batch(stagger=True)
     assert updates[:2] == [0, 1]
+    assert updates[2] == 1  # the batch behind it is sampled while step 1 trains
     _, plain = updates_before_each_batch(pipeline="", stagger=True)
     assert (held.params, held.groups) == (plain.params, plain.groups)
 
