@@ -128,7 +128,7 @@ def _with_laws(reference: Program, program: Program) -> Program:
     closing = {"defer": "deferred-update", "update": "fused-update"}
     for op in tuple(ops_of(reference.body)):
         origin = op.origin.op if op.origin else op.id
-        if op.origin is None or op.origin.part or op.attr("closes"):
+        if op.origin is None or op.origin.part:
             continue
         shown = parts[origin, op.micro]
         if SETTLE in shown and LAWS[SETTLE].takes(op.kind):

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import pytest
 
+from steptrace.check.proof import prove_equal
+from steptrace.check.validation import Budget
 from steptrace.diag import SteptraceError
 from steptrace.ir import parse_program, print_program
 from steptrace.lang.reference import resolve
@@ -107,6 +109,16 @@ def test_a_pipeline_goes_on_from_a_schedule_with_its_source():
     first = run_pipeline(source, "take-ahead,defer-metrics").schedule
     rest = run_pipeline(first.program, "stage-before-update,send-ahead", source=source).schedule
     assert rest.program == run_pipeline(source, "pipelined-boundary").schedule.program
+
+
+@pytest.mark.parametrize("then", ["replay", "send-ahead", "stage-after-update"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_schedule_that_holds_its_update_back_is_worked_on_with_its_source_and_without(then: str, known: bool):
+    source = resolve("grpo{staleness=1}")
+    begun = parse_program(print_program(run_pipeline(source, "take-ahead,defer-update").schedule.program))
+    result = run_pipeline(begun, then, source=source if known else None)
+    assert {remark.kind for remark in result.remarks} == {"applied"}
+    assert prove_equal(result.schedule.program, source, budget=Budget(runs=10)).ok
 
 
 @pytest.mark.parametrize("cls", [ByHand, OwnSource, OwnReference])
