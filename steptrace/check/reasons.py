@@ -18,6 +18,7 @@ _NOUNS = {
     "queue.serving": "the serving cursor",
     "queue.taken": "the groups that the step took",
     "queue.training": "the training cursor",
+    "queue.committed": "the dispatch window",
     "host": "the host memory of the step",
     "packer": "the packer's buffer",
     "reference.params": "the reference's parameters",

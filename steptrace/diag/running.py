@@ -106,6 +106,9 @@ class StaggerError(SteptraceError):
     With `stagger=True` the second batch is sampled when its step takes it, at the earliest once the first step is
     committed. A lane on which that take comes before an op of the first step would wait for itself.
 
+    For example a lane that takes the groups of two steps ahead and scores those of one step ahead: the take of step 1
+    stands there before the reward of step 0.
+
     Ways out: run without `stagger`, or take no more than one step ahead.
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -299,7 +298,7 @@ def test_a_commit_that_lost_its_mark_is_found_when_the_batch_goes_out_too_early(
 
 
 class Swapped(Engine):
-    """An engine that is busy during the call only, and takes its time over weights."""
+    """An engine that counts how often it is sampling and given weights at once; each waits a moment for the other."""
 
     def __init__(self):
         super().__init__()
@@ -308,14 +307,14 @@ class Swapped(Engine):
 
     def generate(self, prompts, samples, *, version, key):
         self.sampling = True
-        time.sleep(0.01)
+        wait_until(lambda: self.applying, 0.1)
         self.overlaps += self.applying
         self.sampling = False
         return HashRollout.generate(self, prompts, samples, version=version, key=key)
 
     def apply_weights(self, weights, version):
         self.applying = True
-        time.sleep(0.01)
+        wait_until(lambda: self.sampling, 0.1)
         self.overlaps += self.sampling
         self.applying = False
         HashRollout.apply_weights(self, weights, version)
