@@ -16,8 +16,9 @@ does not split; shards the table        all-gather                   reduce-scat
 does not split; the table is whole      nothing                      sum, where it shards tokens
 ======================================  ===========================  ===============================
 
-One axis at a time: over several at once, XLA makes an all-gather into an all-reduce of zeros and one part, which moves
-twice as much. Inside, each axis that shards the table has a dimension of its own, so that any order is right.
+Gathers and scatters go one axis at a time: over several at once, XLA makes an all-gather into an all-reduce of zeros
+and one part, which moves twice as much. Inside, each axis that shards the table has a dimension of its own, so that any
+order is right.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Route:
       stored_embed: axes that shard its features.
       split: axes that the vocabulary is split over in use.
       tokens: axes that shard tokens, over which gradients are summed.
-      sizes: devices along each axis.
+      sizes: devices along each axis, in the order of the mesh.
       blocks: parts in which the slab is made.
       axis_by_axis: one collective for each axis.
     """
@@ -63,8 +64,8 @@ class Route:
 
     @property
     def cut(self) -> Axes:
-        """Axes among which the rows of a shard are divided, in this order."""
-        return tuple(axis for axis in self.split if axis not in self.stored_vocab)
+        """Axes among which the rows of a shard are divided, in the order of the mesh, which numbers devices so."""
+        return tuple(axis for axis, _ in self.sizes if axis in self.split and axis not in self.stored_vocab)
 
     @property
     def piece(self) -> int:
@@ -117,14 +118,9 @@ def lane_ids(route: Route, block: jax.Array | int) -> jax.Array:
 def fetch(route: Route, blocks: jax.Array, block: jax.Array | int) -> jax.Array:
     """A block of the slab [lanes, all features], from a packed shard."""
     x = lax.dynamic_index_in_dim(blocks, block, keepdims=False)
-    before, inside = len(route.stored_vocab), len(route.stored_embed)
-    x = x.reshape(*[1] * before, x.shape[0], *[1] * inside, x.shape[1])
-    for axis in route.cut:
-        if axis in route.stored_embed:
-            to = before + 1 + route.stored_embed.index(axis)
-            x = lax.all_to_all(x, axis, split_axis=before, concat_axis=to, tiled=True)
-        else:
-            x = _own_part(route, x, axis, before)
+    x = _exchanged(route, x.reshape(*(route.devices((axis,)) for axis in route.cut), route.piece, -1))
+    before = len(route.stored_vocab)
+    x = x.reshape(*[1] * before, *x.shape)
     for stored, first in ((route.stored_embed, before + 1), (route.stored_vocab, 0)):
         for group in route.stages(stored):
             x = _gather(route, x, group, [first + stored.index(axis) for axis in group])
@@ -147,13 +143,43 @@ def give_back(route: Route, slab: jax.Array, dtype: jnp.dtype) -> jax.Array:
             x = _scatter(route, x, group, [first + stored.index(axis) for axis in group])
     rest = [a for a in route.tokens if a not in (*route.split, *route.stored_vocab, *route.stored_embed)]
     x = (lax.psum(x, tuple(rest)) if rest else x).astype(dtype)
-    for axis in reversed(route.cut):
-        if axis in route.stored_embed:
-            at = before + 1 + route.stored_embed.index(axis)
-            x = lax.all_to_all(x, axis, split_axis=at, concat_axis=before, tiled=True)
-        else:
-            x = lax.all_gather(x, axis, axis=before, tiled=True)
-    return x.reshape(route.piece * route.devices(route.cut), -1)
+    return _exchanged_back(route, x.reshape(x.shape[before:])).reshape(route.piece * route.devices(route.cut), -1)
+
+
+def _exchanged(route: Route, x: jax.Array) -> jax.Array:
+    """Own rows [piece, of each of ``stored_embed``, features], from those of all of ``cut`` [of each, piece, features].
+
+    Over the axes that shard features it is one all-to-all: axis by axis, rows would travel more than once.
+    """
+    swap = [axis for axis in route.cut if axis in route.stored_embed]
+    for dim, axis in enumerate(route.cut):
+        if axis not in swap:
+            x = _own_part(route, x, axis, dim)
+    if swap:
+        flat = x.reshape(route.devices(tuple(swap)), route.piece, x.shape[-1])
+        x = lax.all_to_all(flat, tuple(swap), split_axis=0, concat_axis=0, tiled=True)
+    x = x.reshape(*(route.devices((axis,)) for axis in swap), route.piece, x.shape[-1])
+    order = [swap.index(axis) for axis in route.stored_embed if axis in swap]
+    x = x.transpose(len(swap), *order, len(swap) + 1)
+    each = [route.devices((axis,)) if axis in swap else 1 for axis in route.stored_embed]
+    return x.reshape(route.piece, *each, x.shape[-1])
+
+
+def _exchanged_back(route: Route, x: jax.Array) -> jax.Array:
+    """The reverse of ``_exchanged``, with rows of all where each had taken its part of what all have."""
+    swap = [axis for axis in route.cut if axis in route.stored_embed]
+    order = [axis for axis in route.stored_embed if axis in swap]
+    x = x.reshape(route.piece, *(route.devices((axis,)) for axis in order), x.shape[-1])
+    x = x.transpose(*(1 + order.index(axis) for axis in swap), 0, len(swap) + 1)
+    if swap:
+        flat = x.reshape(route.devices(tuple(swap)), route.piece, x.shape[-1])
+        x = lax.all_to_all(flat, tuple(swap), split_axis=0, concat_axis=0, tiled=True)
+    each = [route.devices((axis,)) if axis in swap else 1 for axis in route.cut]
+    x = x.reshape(*each, route.piece, x.shape[-1])
+    for dim, axis in enumerate(route.cut):
+        if axis not in swap:
+            x = lax.all_gather(x, axis, axis=dim, tiled=True)
+    return x
 
 
 def _gather(route: Route, x: jax.Array, axes: Axes, dims: list[int]) -> jax.Array:
