@@ -117,6 +117,19 @@ def test_control_without_prompts_beyond_a_lost_one_ends_the_run():
         judged_by(program_of(), Losing(), steps=8)
 
 
+def test_a_resumed_run_draws_behind_the_surplus(tmp_path):
+    program = program_of(extra=2, saves=True)
+    whole = judged_by(program, Losing(), steps=4, out=tmp_path / "whole")
+    first = judged_by(program, Losing(), steps=2, out=tmp_path / "out")
+    assert first + judged_by(program, Losing(), steps=4, out=tmp_path / "out", resume=True) == whole
+
+
+def test_the_data_ends_behind_the_last_prompts_that_are_drawn():
+    """40 prompts at 3 + 3 a step: the seventh step gets the last four, and trains three of them at most."""
+    judged = judged_by(program_of(extra=3), HashRollout(), steps=None, epochs=1)
+    assert len(judged) == 7 * 3
+
+
 def test_the_same_groups_under_a_schedule():
     program = program_of(1, extra=2)
 
@@ -378,11 +391,13 @@ def updates_before_each_batch(pipeline="pipelined-boundary", **told):
     return rollout.updates, made
 
 
-def test_the_second_batch_is_held_until_the_first_step_is_committed():
-    updates, held = updates_before_each_batch(stagger=True)
+@pytest.mark.parametrize("pipeline", ["pipelined-boundary", "take-ahead", "async-everything"])
+def test_the_second_batch_is_held_until_the_first_step_is_committed(pipeline):
+    updates, held = updates_before_each_batch(pipeline, stagger=True)
     assert updates[:2] == [0, 1]
     assert updates[2] == 1  # the batch behind it is sampled while step 1 trains
-    _, plain = updates_before_each_batch(pipeline="", stagger=True)
+    plain_updates, plain = updates_before_each_batch("", stagger=True)
+    assert plain_updates == [0, 1, 2, 3]
     assert (held.params, held.groups) == (plain.params, plain.groups)
 
 
