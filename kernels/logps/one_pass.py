@@ -73,7 +73,7 @@ def fused_token_loss(loss: TokenLoss) -> Callable[..., tuple[jax.Array, Logps]]:
     """
 
     def fused(hidden: jax.Array, tokens: jax.Array, head: Head, *aux: Any, **settings: Any) -> tuple[jax.Array, Logps]:
-        call = prepare(hidden, tokens, head, **settings)
+        call = prepare(hidden, tokens, head, one_pass=True, **settings)
         by_token_aux = _aux_of(aux, call.shape)
         _refuse_mixing(loss, call.formula.sums, by_token_aux)
         if call.setting is None:

@@ -11,6 +11,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from steptrace_kernels.logps import mesh as meshes
 from steptrace_kernels.logps import validate
+from steptrace_kernels.logps.choose import choose
+from steptrace_kernels.logps.cost import Parts
 from steptrace_kernels.logps.engine import by_row, input_specs
 from steptrace_kernels.logps.fallback import Fallback, Reason, fall_back
 from steptrace_kernels.logps.forward import Inputs
@@ -61,8 +63,11 @@ def prepare(
     mode: Literal["error", "fallback"] = "error",
     compute_dtype: Any = None,
     hidden_sums: Any = None,
+    one_pass: bool = False,
 ) -> Call:
     """The call of these arguments; they are those of :func:`steptrace_kernels.logps.logps`, which explains them.
+
+    ``one_pass`` says for which of the two ways to take a gradient a strategy is to be chosen.
 
     Raises:
       LogpsError: they do not fit together.
@@ -83,7 +88,11 @@ def prepare(
         return call
     if 0 in tokens.shape:
         return call
-    setting = setting_of(call, *where, strategy, chunk_tokens, hidden_sums)
+    given = idle_split(where[1], where[0].axis_names) if strategy == "auto" else strategy
+    setting = setting_of(call, *where, given, chunk_tokens, hidden_sums)
+    if strategy == "auto":
+        chosen = choose(setting, parts_of(call, one_pass=one_pass)).strategy
+        setting = dataclasses.replace(setting, strategy=chosen)
     hidden, head, inputs = padded(setting, hidden, head, inputs)
     return call._replace(hidden=hidden, head=head, inputs=inputs, setting=setting)
 
@@ -133,7 +142,7 @@ def setting_of(
     call: Call,
     mesh: Mesh | AbstractMesh,
     layout: Layout,
-    strategy: Literal["auto"] | Strategy,
+    strategy: Strategy,
     chunk_tokens: int | None,
     hidden_sums: Any,
 ) -> Setting:
@@ -144,7 +153,6 @@ def setting_of(
     """
     head, inputs, formula = call.head, call.inputs, call.formula
     axis_sizes = meshes.sizes(mesh)
-    strategy = idle_split(layout, tuple(axis_sizes)) if strategy == "auto" else strategy
     validate.check_axes(layout, strategy, tuple(axis_sizes))
     split = tuple(axis for axis in strategy.vocab_axes if axis_sizes[axis] > 1)
     skips = inputs.needed is not None
@@ -169,6 +177,13 @@ def setting_of(
         hidden_sums=jnp.dtype(formula.sums if hidden_sums is None else hidden_sums),
         weight_dtype=head.weight.dtype,
     )
+
+
+def parts_of(call: Call, *, one_pass: bool, gradient: bool = True) -> Parts:
+    """What a prediction of the call's cost has to know beside its setting."""
+    head = call.head
+    bias = 0 if head.bias is None else head.bias.dtype.itemsize
+    return Parts(call.hidden.dtype.itemsize, bias, head.norm is not None, one_pass, gradient)
 
 
 def idle_split(layout: Layout, axes: Axes) -> Strategy:

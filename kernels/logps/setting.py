@@ -82,6 +82,10 @@ class Setting:
         """True where the forward pass hands a group's hidden states to the backward pass."""
         return bool(self.group) and self.strategy.keep_hidden and not self.resident
 
+    def keepable(self, vocab_axes: Axes) -> bool:
+        """Whether hidden states could be kept with this split: some are gathered, and in the order they lie in."""
+        return not self.skips and any(axis in self.layout.tokens for axis in vocab_axes)
+
     @property
     def keeps_slab(self) -> bool:
         """True where the forward pass hands its slab to the backward pass."""
