@@ -83,13 +83,14 @@ class Arm:
     remarks: tuple[str, ...] = ()
 
 
-class _Rollout:
+class HashRollout:
     """Completions that are a function of the weights, the prompt and the key; no model samples them."""
 
     def __init__(self) -> None:
         self._held: dict[int, bytes] = {}
 
     def apply_weights(self, weights: Any, version: int) -> None:
+        """Keep what stands for these weights."""
         import jax
         import numpy as np
 
@@ -97,9 +98,11 @@ class _Rollout:
         self._held[version] = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).digest()
 
     def drop_weights(self, version: int) -> None:
+        """Forget a version."""
         del self._held[version]
 
     def generate(self, prompts: Sequence[Prompt], samples: int, *, version: int, key: Any) -> list[list[Completion]]:
+        """Completions of each prompt."""
         import jax
         import numpy as np
 
@@ -114,18 +117,25 @@ class _Rollout:
         return made
 
 
-class _Tokenizer:
+class ByteTokenizer:
+    """Bytes as ids, as many as a prompt may have."""
+
     vocab_size, pad_id, stop_id = VOCABULARY, 0, 1
 
     def encode(self, text: str) -> list[int]:
+        """The text's first bytes, filled up."""
         return [2 + byte % (VOCABULARY - 2) for byte in text.encode()[:PROMPT_TOKENS].ljust(PROMPT_TOKENS, b".")]
 
     def decode(self, tokens: Sequence[int]) -> str:
+        """The ids."""
         return " ".join(map(str, tokens))
 
 
-class _Reference:
+class FlatReference:
+    """Log-probs of a frozen policy: a constant on every token of a sequence but its first."""
+
     def logps(self, micro_batch: MicroBatch) -> Any:
+        """float32 [rows, length]."""
         import numpy as np
 
         inside = (micro_batch.arrays["segment_ids"] > 0) & (micro_batch.arrays["positions"] > 0)
@@ -225,11 +235,11 @@ def _once(
     prompts = work.micro_batches * work.rows // SAMPLES
     bind = {
         "trainer": trainer,
-        "rollout": _Rollout(),
-        "reference": _Reference(),
+        "rollout": HashRollout(),
+        "reference": FlatReference(),
         "reward": reward,
         "prompts": ListPrompts([Prompt(f"p{index}", f"{index:08d}") for index in range(4 * prompts)]),
-        "tokenizer": _Tokenizer(),
+        "tokenizer": ByteTokenizer(),
         "packer": _Packer(rows=work.rows, length=LENGTH, payloads=payloads),
         "tracker": tracker,
     }

@@ -198,9 +198,9 @@ and behind it, and what the device still had to do (5.4 to 5.5)."""
 def claimed_ratio(micro_batches: int) -> dict[str, Any]:
     """What the claimed gaps say of the parameters, and how far they leave them open.
 
-    The gap with the stage in front of the update is the update, the sync and calls; the other one has the whole call,
-    the fetch and the report as well; the wait is a micro-batch without the whole call. So three sums are known of more
-    parameters, and none of them is a figure of the base schedule.
+    The gap with the stage in front of the update is the update, the sync and calls; the other one has the shipping of
+    the whole call as well, which is sent once the sync is done, in front of fetch and report; the wait is a micro-batch
+    without the call. So three sums are known of more parameters, and none of them is a figure of the base schedule.
     """
     hidden = CLAIMED_AFTER - CLAIMED_BEFORE
     met = {}
@@ -208,22 +208,22 @@ def claimed_ratio(micro_batches: int) -> dict[str, Any]:
         ship = share * hidden
         parameters = Parameters(
             micro_batch_s=CLAIMED_WAIT + ship,
-            update_s=CLAIMED_BEFORE / 2,
+            update_s=share * CLAIMED_BEFORE,
             ship_s=ship,
-            link_s=0.0,
+            link_s=hidden - ship,
             call_s=0.0,
-            fetch_s=(hidden - ship) / 2,
-            sync_s=CLAIMED_BEFORE / 2,
+            fetch_s=1.0,
+            sync_s=(1 - share) * CLAIMED_BEFORE,
             data_s=1.0,
-            report_s=(hidden - ship) / 2,
+            report_s=2.0,
         )
-        met[f"ship_s={ship:.2f}, micro_batch_s={CLAIMED_WAIT + ship:.2f}"] = {
+        met[f"ship_s={ship:.2f}, update_s={share * CLAIMED_BEFORE:.2f}"] = {
             "as chosen": _gaps(parameters, micro_batches),
             **{
                 f"{name} {sign * CHANGE:+.0%}": _gaps(
                     replace(parameters, **{name: getattr(parameters, name) * (1 + sign * CHANGE)}), micro_batches
                 )
-                for name in ("micro_batch_s", "update_s", "ship_s", "fetch_s", "sync_s", "report_s")
+                for name in ("micro_batch_s", "update_s", "ship_s", "link_s", "fetch_s", "sync_s", "report_s")
                 for sign in (-1, 1)
             },
         }
@@ -231,8 +231,8 @@ def claimed_ratio(micro_batches: int) -> dict[str, Any]:
         "claimed": {"gap_before": CLAIMED_BEFORE, "gap_after": CLAIMED_AFTER, "device_wait": [5.4, 5.5]},
         "determined": {
             "update_s + sync_s + calls": CLAIMED_BEFORE,
-            "ship_s + link_s + fetch_s + report_s": hidden,
-            "micro_batch_s - ship_s - link_s": CLAIMED_WAIT,
+            "ship_s + link_s": hidden,
+            "micro_batch_s - ship_s": CLAIMED_WAIT,
         },
         "under_determined": (
             "three sums are claimed and none of the base schedule, so the parameters cannot be fitted to the base: "
