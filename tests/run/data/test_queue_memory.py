@@ -39,14 +39,20 @@ def blocks_at(queue, steps, *, ahead=0, keep=None):
     return counts
 
 
+def groups_alive():
+    """Identities of all groups."""
+    gc.collect()
+    return {id(thing) for thing in gc.get_objects() if isinstance(thing, Group)}
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_live_objects_stay_flat_over_ten_thousand_steps(ahead):
     queue = GroupQueue(ahead + 1, max_staleness=1)
+    before = groups_alive()  # those of other tests' parameters
     quarter, end = blocks_at(queue, 10_000, ahead=ahead)
     assert end - quarter < 200
     assert queue.training_cursor == 10_000 - ahead
-    held = [thing for thing in gc.get_objects() if isinstance(thing, Group) and thing.step < 9_990]
-    assert not held
+    assert len(groups_alive() - before) <= 2 * ahead
 
 
 def test_control_something_that_keeps_a_record_of_each_step_is_seen():
