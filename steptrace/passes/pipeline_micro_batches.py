@@ -47,8 +47,12 @@ class PipelineMicroBatches:
             edge = next((held[op.id] for op in fed if op.id in held), None)
             message = f"nothing that leads to `{calls[0].id}` may run before the call on the micro-batch before it"
             raise declined(f"{message}: {edge.reason}" if edge else message, loc=calls[0].loc, edge=edge)
-        if any(op.shift or op.lane != calls[0].lane for op in group):
-            raise declined(f"`{group[0].id}` runs ahead already", loc=group[0].loc)
+        moved = next((op for op in group if op.shift or op.lane != calls[0].lane), None)
+        if moved is not None:
+            how = (
+                "runs ahead already" if moved.shift else f"is issued by lane {moved.lane} already, beside the training"
+            )
+            raise declined(f"`{moved.id}` {how}", loc=moved.loc)
         names = tuple(op.id for op in group)
         if any(_waits(schedule.program, op) for op in group):
             return move_to_lane(schedule, names, lane="packer").schedule

@@ -95,8 +95,25 @@ class Outcome:
         return "killed" if self.refusal else "escaped"
 
 
+FURTHER = (
+    ("grpo{staleness=0}", "stream-micro-batches"),
+    ("grpo{staleness=1}", "stream-micro-batches,take-ahead"),
+    ("grpo{staleness=1}", "stream-micro-batches,pipelined-boundary-replayed"),
+    ("grpo{staleness=2}", "stream-micro-batches,pipeline-micro-batches,replay{late=2},defer-update"),
+    ("grpo{staleness=0}", "replay{late=0}"),
+    ("grpo{staleness=2}", "take-ahead{depth=2},replay,async-weight-sync"),
+    ("grpo{staleness=1, saves=may_fail_late}", "async-weight-sync,async-checkpoint,memory-budget"),
+    (
+        "grpo{staleness=1, saves=may_fail_late}",
+        "stream-micro-batches,take-ahead,async-weight-sync,async-checkpoint,memory-budget{copies=2}",
+    ),
+)
+"""Programs with pipelines that have no name: steps that are streamed, calls settled late, and copies in a pool."""
+
+
 def subjects() -> Iterator[Subject]:
-    """Each built-in program at staleness 0 and 1, as it is and under each named pipeline; each schedule once."""
+    """Each built-in program at staleness 0 and 1, as it is and under each named pipeline, then ``FURTHER``; each
+    schedule once."""
     for name in NAMES:
         seen: set[Program] = set()
         for staleness in (0, 1):
@@ -107,6 +124,9 @@ def subjects() -> Iterator[Subject]:
                 if schedule not in seen:
                     seen.add(schedule)
                     yield Subject(f"{name}{{staleness={staleness}}} {pipeline}".strip(), schedule, origin)
+    for name, pipeline in FURTHER:
+        derived = run_pipeline(resolve(name), pipeline).schedule
+        yield Subject(f"{name} {pipeline}", derived.program, derived.source)
 
 
 def outcomes(subject: Subject) -> Iterator[Outcome]:

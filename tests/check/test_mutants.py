@@ -7,8 +7,10 @@ from collections import Counter
 import pytest
 
 from steptrace.check import reference_of
+from steptrace.lang.reference import resolve
+from steptrace.passes import PipelineResult, run_pipeline
 from steptrace.testing.interpreter import Terms, interpret, source_events
-from steptrace.testing.mutants import KINDS, Mutant, Subject, mutants, outcome, outcomes, slipping, subjects
+from steptrace.testing.mutants import FURTHER, KINDS, Mutant, Subject, mutants, outcome, outcomes, slipping, subjects
 from steptrace.testing.runs import source_of
 from steptrace.testing.soundness import waits_between
 from steptrace_tools.bench.mutants import figures, measure
@@ -19,6 +21,15 @@ KNOWN = (
     "commit before sync",
     "log before commit",
 )
+
+
+def further() -> list[str]:
+    return [f"{name} {pipeline}" for name, pipeline in FURTHER]
+
+
+def applied() -> list[tuple[str, PipelineResult]]:
+    return [(pipeline, run_pipeline(resolve(name), pipeline)) for name, pipeline in FURTHER]
+
 
 SUBJECTS = {subject.name: subject for subject in subjects()}
 
@@ -71,6 +82,22 @@ def test_every_kind_of_edit_is_made():
 def test_nothing_escapes_from_a_plain_step():
     found = Counter(found.fate for found in outcomes(SUBJECTS["grpo_stream{staleness=0}"]))
     assert found["escaped"] == 0
+    assert found["killed"] >= 80
+
+
+def test_what_is_streamed_settled_late_or_held_in_a_pool_is_among_them():
+    rows = {op.kind for name in further() for op in SUBJECTS[name].schedule.ops()}
+    assert {"stream_mb", "settle", "transfer_weights", "write_checkpoint"} <= rows
+    pools = [SUBJECTS[name].schedule.resource_table().get("trainer.copies") for name in further()]
+    assert {pool.capacity for pool in pools if pool is not None} == {1, 2}
+    assert all(remark.kind == "applied" for _, run in applied() for remark in run.remarks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", further())
+def test_nothing_escapes_from_them(name: str):
+    found = figures(measure(name), 0.0)
+    assert (found["escaped"], found["escapes"]) == (0, [])
     assert found["killed"] >= 80
 
 
