@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from virtual_plans import COSTS, PLAIN, plan_of
 
-from steptrace.simulate import Cost, Durations, simulate
+from steptrace.simulate import Cost, Durations, Run, VirtualTrainer, simulate
 from steptrace.testing.doubles import DeviceWaitTrainer, LostStageTrainer, OlderTrainer
 
 
@@ -117,3 +117,29 @@ def test_control_what_is_packed_late_keeps_its_place(pipeline):
     run = simulate(plan_of(pipeline), costs, micro_batches=3, steps=5)
     assert {event.step for event in run.events if event.op == "fwd_bwd.first"} == set(range(5))
     assert not [event for event in run.events if event.op == "fwd_bwd.first.early"]
+
+
+def packed_after(seconds: float, in_flight: int | None = None, pipeline: str = "pipelined-boundary") -> Run:
+    """Eight calls of 20 on the device, dispatched at once where nothing bounds them, and data that takes so long."""
+    trainer = VirtualTrainer()
+    trainer.in_flight = in_flight or trainer.in_flight
+    costs = Durations({"fwd_bwd": Cost(1, 20, 4), "pack": Cost(seconds), "update": Cost(0, 2), "log": Cost(3)})
+    return simulate(plan_of(pipeline), costs, micro_batches=8, steps=8, trainer=trainer)
+
+
+@pytest.mark.parametrize("seconds", [5.0, 40.0, 100.0])
+def test_calls_in_flight_are_few_so_that_a_stage_finds_what_is_packed_meanwhile(seconds: float):
+    """A look comes once the step's last call is made, and that waits until all but two of the others are computed."""
+    run = packed_after(seconds)
+    assert run.stages[-6:] == (2, 3, 4, 5, 6, 7)
+    assert run.seconds <= packed_after(seconds, 32).seconds
+
+
+def test_control_a_host_that_runs_ahead_looks_too_early():
+    assert packed_after(40.0, 32).stages == ()
+
+
+@pytest.mark.parametrize("pipeline", ["", "pipelined-boundary-unstaged"])
+def test_control_few_calls_in_flight_keep_the_device_as_busy(pipeline: str):
+    for seconds in (5.0, 100.0):
+        assert packed_after(seconds, 2, pipeline).seconds == packed_after(seconds, 32, pipeline).seconds

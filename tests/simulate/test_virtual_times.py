@@ -18,6 +18,13 @@ from steptrace.simulate import LINK, Cost, Durations, Run, VirtualTrainer, idle_
 from steptrace.simulate.record import Span
 
 
+def wide() -> VirtualTrainer:
+    """A trainer whose calls never wait for one another."""
+    trainer = VirtualTrainer()
+    trainer.in_flight = 32
+    return trainer
+
+
 def test_the_base_step_takes_the_sum_of_what_is_not_hidden():
     run = simulate(plan_of(), PLAIN, micro_batches=3, steps=4)
     # dispatch 1 + rollout 5, reward 1, pack 2, ship 2, three times 14 on the device, update 3, metrics 1, sync 1 + 2,
@@ -29,7 +36,7 @@ def test_the_base_step_takes_the_sum_of_what_is_not_hidden():
 
 
 def test_the_pipelined_border_has_what_stands_between_the_last_and_the_staged_call():
-    run = simulate(plan_of("pipelined-boundary"), PLAIN, micro_batches=3, steps=5)
+    run = simulate(plan_of("pipelined-boundary"), PLAIN, micro_batches=3, steps=5, trainer=wide())
     assert run.stages == (2, 3, 4)  # step 1 is generated from the moment on at which step 0 is there
     # The held update is called (1) and works (3), and so does the copy of the weights (1, 2): then the staged call.
     assert steady(run.boundary_s()) == 1 + 3 + 1 + 2
@@ -44,7 +51,7 @@ def test_without_a_stage_the_border_has_the_whole_call_too():
 
 def test_what_is_shipped_takes_the_link_and_not_the_lane():
     costs = {**COSTS, "fwd_bwd": Cost(0, 14, ship_s=2)}
-    run = simulate(plan_of(), Durations(costs), micro_batches=3, steps=3)
+    run = simulate(plan_of(), Durations(costs), micro_batches=3, steps=3, trainer=wide())
     calls = [event for event in run.of("fwd_bwd") if event.step == 1]
     assert [event.end - event.start for event in calls] == [0, 0, 0]
     assert [span.end - span.start for span in run.on(LINK)] == [2.0] * 9

@@ -67,7 +67,7 @@ class JaxTrainer:
         logps_fn: Callable[[Any, Mapping[str, jax.Array]], jax.Array] | None = None,
         count_skips: bool = False,
         replay: Replay | None = None,
-        in_flight: int = 32,
+        in_flight: int = 2,
         max_records: int = 1024,
     ) -> None:
         """Make a trainer; nothing of the loss is compiled yet.
@@ -83,7 +83,9 @@ class JaxTrainer:
             because its gradient was not finite. Off, it moves once per applied update. Either way an update
             on nothing (count 0) does not move it, nor does any skip move the count of Adam's bias correction.
           replay: how the model says that it dropped tokens, and never does; None for a model that drops nothing.
-          in_flight: how many micro-batches may be dispatched and not yet computed; beyond it ``fwd_bwd`` waits.
+          in_flight: how many micro-batches may be dispatched and not yet computed; beyond it ``fwd_bwd`` waits. Two
+            keep a device busy. With more the caller runs ahead of it: a schedule then looks whether the next step's
+            first micro-batch is packed long before the step's last one is computed, finds none, and ships none ahead.
           max_records: how many updates' metrics are kept for ``get_metrics``; the oldest go first, and are counted.
 
         Raises:

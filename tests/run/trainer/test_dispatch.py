@@ -45,7 +45,7 @@ def waits(monkeypatch):
 
 
 def test_fwd_bwd_and_update_return_while_the_device_computes(waits):
-    trainer = JaxTrainer(Long(), optax.adam(0.1), long_loss)
+    trainer = JaxTrainer(Long(), optax.adam(0.1), long_loss, in_flight=4)
     train(trainer, long_batch(0, 1))
     assert trainer.updates_applied == 1
     waits.clear()
