@@ -104,8 +104,14 @@ def test_the_reason_is_an_error_or_one_line_in_the_log(caplog, changes, reason):
     given = arguments(**changes)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            out = logps(**given, mode="fallback", chunk_tokens=2)
+            jax.eval_shape(lambda: logps(**given, mode="fallback"))
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [reason.value]
+
+
+@pytest.mark.slow
+def test_what_it_falls_back_to_gives_the_same():
+    given = arguments(mesh=None)
+    out = logps(**given, mode="fallback", chunk_tokens=2)
     want = dense_logps(given["hidden"] @ given["head"].weight.T, given["tokens"], np.ones((ROWS, LENGTH), int))
     np.testing.assert_allclose(out.logp, want.logp, atol=2e-6)
     np.testing.assert_allclose(out.entropy, want.entropy, atol=2e-6)

@@ -14,6 +14,8 @@ from steptrace_kernels.logps import Head, Layout, Strategy, logps
 from steptrace_kernels.logps.baselines import chunked
 from steptrace_kernels.logps.prepare import formula_of, inputs_of
 
+pytestmark = pytest.mark.slow
+
 LAYOUT = Layout(batch=("f", "e"), sequence=("c",), table_embed=("f", "c", "e"))
 KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 
@@ -46,7 +48,6 @@ def test_the_table_is_gathered_once_an_axis_and_its_gradient_scattered_once():
     }
 
 
-@pytest.mark.slow
 def test_control_the_loops_of_the_baseline_gather_and_reduce_the_table_in_each_chunk():
     case = make(8, 32, 16, 24)
     formula = formula_of(case.hidden, head_of(case), None, None, None)
@@ -63,7 +64,6 @@ def test_control_the_loops_of_the_baseline_gather_and_reduce_the_table_in_each_c
     assert collectives(body)["all-reduce"] >= 1
 
 
-@pytest.mark.slow
 def test_splitting_the_vocabulary_exchanges_statistics_once_and_not_in_each_chunk():
     found = collectives(compiled(Strategy(("c",))))
     # Table and its gradient between features and vocabulary, and the statistics.
@@ -72,21 +72,18 @@ def test_splitting_the_vocabulary_exchanges_statistics_once_and_not_in_each_chun
     assert found["all-reduce"] == 0
 
 
-@pytest.mark.slow
 def test_the_sum_of_a_bfloat16_table_gradient_over_devices_is_in_float32():
     text = compiled(Strategy(), low=True)
     dtypes = set(re.findall(r"= (?:\()?(\w+)\[[\d,]*\]\S* reduce-scatter\(", text))
     assert dtypes == {"f32"}
 
 
-@pytest.mark.slow
 def test_a_frozen_table_costs_no_scatter_and_no_matmul():
     whole, frozen = compiled(Strategy()), compiled(Strategy(), argnums=0)
     assert collectives(frozen)["reduce-scatter"] == 0
     assert len(re.findall(r" dot\(", frozen)) == len(re.findall(r" dot\(", whole)) - 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [8, 32])
 def test_no_array_holds_the_logits_of_more_than_a_chunk(chunk):
     text = compiled(Strategy(), chunk=chunk)

@@ -32,6 +32,7 @@ def strategies(draw):
         vocab_blocks=draw(st.sampled_from([1, 1, 2, 3])),
         prefetch=draw(st.booleans()),
         regather=draw(st.booleans()),
+        keep_hidden=draw(st.booleans()),
         axis_by_axis=draw(st.booleans()),
         chunk_tokens=draw(st.integers(1, 6)),
     )

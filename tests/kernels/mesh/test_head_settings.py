@@ -11,6 +11,8 @@ IDLE = Layout(batch=("f",), sequence=("c",), table_embed=("f", "e"))
 FULL = Layout(batch=("f", "e"), sequence=("c",), table_embed=("f", "c", "e"))
 ROWS = Layout(batch=("f",), sequence=("c", "e"), table_vocab=("c", "e"), table_embed=("f",))
 
+SLOW = pytest.mark.slow
+
 
 def uneven(**more):
     """Neither rows, length, features nor vocabulary divide over the mesh; everything else is there as well."""
@@ -46,8 +48,8 @@ def test_control_the_oracle_agrees_with_differences_of_itself():
 @pytest.mark.parametrize(
     ("layout", "strategy", "orientation"),
     [
-        pytest.param(FULL, Strategy(chunk_tokens=3), "vd", id="table gathered, remainder chunk"),
-        pytest.param(FULL, Strategy(("c",)), "dv", id="vocabulary split over the sequence's axis"),
+        pytest.param(FULL, Strategy(chunk_tokens=3), "vd", id="table gathered, remainder chunk", marks=SLOW),
+        pytest.param(FULL, Strategy(("c",)), "dv", id="vocabulary split over the sequence's axis", marks=SLOW),
         pytest.param(IDLE, Strategy(("e",), vocab_blocks=3, prefetch=True), "dv", id="blocks with prefetch"),
     ],
 )
