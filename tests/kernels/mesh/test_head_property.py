@@ -59,7 +59,7 @@ def cases(draw):
 
 @pytest.mark.slow
 @settings(
-    max_examples=12,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     # Each case is compiled anew: to shrink one that fails would take longer than all others together.

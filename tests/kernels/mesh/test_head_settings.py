@@ -69,14 +69,10 @@ def test_everything_at_once_on_sizes_that_do_not_divide():
     [
         (FULL, Strategy(axis_by_axis=False, chunk_tokens=5), "dv"),
         (FULL, Strategy(("e", "c", "f"), chunk_tokens=2), "vd"),
-        (FULL, Strategy(("e",), regather=True, chunk_tokens=2), "vd"),
         (FULL, Strategy(("e", "c"), keep_hidden=True, chunk_tokens=2), "vd"),
         (IDLE, Strategy(("c", "e"), vocab_blocks=2, chunk_tokens=1), "vd"),
-        (IDLE, Strategy(chunk_tokens=2), "dv"),
         (ROWS, Strategy(("f", "e"), chunk_tokens=2), "dv"),
-        (ROWS, Strategy(("c",), axis_by_axis=False), "vd"),
         (ROWS, Strategy(("e",), vocab_blocks=4, prefetch=True, chunk_tokens=1), "vd"),
-        (Layout(batch=("f", "c", "e")), Strategy(("c",), chunk_tokens=4), "vd"),
         (Layout(sequence=("c", "f"), table_embed=("e",)), Strategy(("f",), chunk_tokens=3), "vd"),
     ],
 )
