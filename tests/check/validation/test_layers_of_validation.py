@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from schedule_cases import (
+    AHEAD,
     arranged,
     body,
     edited,
@@ -20,8 +21,10 @@ from schedule_cases import (
     without,
 )
 
+from steptrace.check import check_schedule
 from steptrace.check.validation import LAYERS, Budget, prove, validate
 from steptrace.diag.base import SteptraceError
+from steptrace.diag.schedule import HoldUpError
 from steptrace.diag.validation import (
     CoverageError,
     CrashCutError,
@@ -29,9 +32,10 @@ from steptrace.diag.validation import (
     FailureOrderError,
     NotASourceError,
     OtherContractError,
+    RoomError,
     TranslationError,
 )
-from steptrace.ir import Loop, Op, OpKind, Program
+from steptrace.ir import Loop, Op, OpKind, Program, verify
 
 FEW = Budget(runs=100)
 
@@ -85,6 +89,15 @@ def keeping() -> Program:
     return placed(program, "keep", after="update")
 
 
+def taking_ahead(room: int) -> Program:
+    """Groups taken one step ahead on the lane that trains, with room for so many steps; 0: for all."""
+    program = source()
+    for id in AHEAD:
+        program = edited(program, id, lambda op: replace(op, shift=1))
+    resources = (replace(one, capacity=room) if one.name == "host" else one for one in program.resources)
+    return replace(program, resources=tuple(resources))
+
+
 ONLY: list[tuple[str, Callable[[], tuple[Program, Program]], set[str], type[Exception]]] = [
     (
         "a release lost in the last step",
@@ -111,6 +124,12 @@ ONLY: list[tuple[str, Callable[[], tuple[Program, Program]], set[str], type[Exce
         {"translation"},
         TranslationError,
     ),
+    (
+        "a place that is given back behind the op that needs it",
+        lambda: (taking_ahead(room=1), source()),
+        {"room"},
+        RoomError,
+    ),
     ("a callback before what may fail", lambda: (calling_back_early(), source()), {"failure"}, FailureOrderError),
     (
         "a step that saves before its update",
@@ -135,6 +154,33 @@ def test_control_only_its_layer_sees_it(
     assert refusing(program, plain) == layers
     with pytest.raises(error):
         prove(program, plain, budget=FEW)
+
+
+def test_control_only_the_graph_sees_a_take_that_holds_up_the_steps_before_it() -> None:
+    program = taking_ahead(room=0)
+    assert refusing(program, source()) == set()
+    verify(program)
+    with pytest.raises(HoldUpError):
+        check_schedule(program, source())
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: placed(source(), "sync_weights", before="update"), "ST143"),
+        (lambda: without(source(), "commit"), "ST148"),
+        (lambda: placed(source(), "commit", before="take"), "ST150"),
+    ],
+)
+def test_control_only_its_structure_is_wrong_with_a_step_that_is_its_own_source(
+    make: Callable[[], Program], code: str
+) -> None:
+    program = make()
+    check_schedule(program, program)
+    assert refusing(program, program) == set()
+    with pytest.raises(SteptraceError) as refused:
+        verify(program)
+    assert refused.value.code == code
 
 
 SEVERAL = [
