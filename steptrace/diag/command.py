@@ -33,3 +33,20 @@ class WouldOverwriteError(SteptraceError):
     """
 
     code = "ST601"
+
+
+class MissingCompilerError(SteptraceError):
+    """A program was to be compiled for devices whose compiler is not installed, or that it does not know.
+
+    Compiling ahead of time needs no device, but it needs the compiler: for TPUs the package `libtpu`, which is large
+    and therefore no dependency.
+
+    Example::
+
+        steptrace bench logps --tpu-topology tpu7x:4x4x8    # without libtpu
+
+    Ways out: install `libtpu` in the version that belongs to the installed JAX; name a topology that it knows, with as
+    many devices as divide the rows of the measurement; leave the option out to measure on the processor.
+    """
+
+    code = "ST602"
