@@ -11,6 +11,7 @@ from steptrace.diag.loc import Loc
 from steptrace.diag.tracing import (
     ForeignValueError,
     NotTracedError,
+    OpCallError,
     TracedAttributeError,
     TracedBranchError,
     TracedValueError,
@@ -175,6 +176,12 @@ class Condition:
 
     def __bool__(self) -> bool:
         raise self._tracer.refuse(branch_error(str(self._predicate)))
+
+    def __call__(self, *args: object) -> NoReturn:
+        """Refuses `step.first()`: only `every`, `when`, `micro_is` and `has` take something."""
+        message = f"`{self._predicate}` is a condition, and takes no arguments or brackets"
+        how = f"with step.{self._predicate}:" if str(self._predicate) in ("first", "last") else "with condition:"
+        raise self._tracer.refuse(OpCallError(message, loc=user_loc(), help=f"write `{how}`"))
 
     def __and__(self, other: object) -> Condition:
         return self._joined(as_condition(other, self._tracer), conjunction)

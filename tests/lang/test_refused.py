@@ -99,6 +99,18 @@ def test_branching_in_all_its_forms(use):
     assert caught.value.code == "ST101"
 
 
+def test_a_condition_that_is_called():
+    def wrong(step):
+        groups = step.advantages(step.reward(step.take()))
+        for mb in step.micro_batches(step.pack(groups)):
+            with step.first():  # !
+                step.fwd_bwd(mb)
+
+    error = refused(wrong, "ST110")
+    assert error.message == "`first` is a condition, and takes no arguments or brackets"
+    assert error.help == "write `with step.first:`"
+
+
 def assert_(value):
     assert value
 
@@ -474,7 +486,7 @@ def test_arguments_that_an_op_does_not_have():
 
     error = refused(misspelled, "ST110")
     assert error.message == "`dispatch` has no argument `sampels`"
-    assert error.help == "did you mean `samples`? step.dispatch(prompts: int, samples: int)"
+    assert error.help.startswith("did you mean `samples`? step.dispatch(prompts: int, samples: int, ")
 
     def too_many(step):
         step.update(step.take())  # !
