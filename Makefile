@@ -22,7 +22,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
 
 run: $(STAMP) ## the main job; options in ARGS, as in make run ARGS="--task chain_sum --seed 2"
-	@$(BIN)/steptrace run grpo $(ARGS)
+	@$(BIN)/steptrace run grpo --orders $(ARGS)
 
 test: fast slow ## all tests
 

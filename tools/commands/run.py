@@ -23,6 +23,9 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("tensorboard", False, "write TensorBoard events too", flag_values=values)
     flags.DEFINE_bool("timed", False, "wait for the device after each op, to time its work", flag_values=values)
     flags.DEFINE_bool("sanitize", False, "find what users' ops do beside their declaration", flag_values=values)
+    flags.DEFINE_bool(
+        "orders", False, "end with the step in another order, and one that is refused", flag_values=values
+    )
     flags.DEFINE_bool("json", False, "print the summary as a JSON object, on the last line", flag_values=values)
 
 

@@ -32,6 +32,7 @@ class JobConfig:
       tensorboard: write TensorBoard events too.
       timed: wait for the device after each op, so that the times of the phases are those of their work.
       sanitize: look for what users' ops do beside their declaration.
+      orders: end by running the step in another order for a few steps, and by showing one that is refused.
       recipe: in place of the task's own.
     """
 
@@ -50,6 +51,7 @@ class JobConfig:
     tensorboard: bool = False
     timed: bool = False
     sanitize: bool = False
+    orders: bool = False
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:

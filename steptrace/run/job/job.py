@@ -18,6 +18,7 @@ from steptrace.run.job.control import ShuffledRewards
 from steptrace.run.job.evaluate import Evaluator
 from steptrace.run.job.folder import can_resume, held_folder
 from steptrace.run.job.optimizer import rl_optimizer
+from steptrace.run.job.orders import show_orders
 from steptrace.run.job.progress import Show
 from steptrace.run.job.recipe import recipe_for
 from steptrace.run.job.report import summarise
@@ -72,14 +73,17 @@ def run_job(config: JobConfig) -> dict[str, Any]:
         setup = load_setup(config.task, recipe, config.eval_size)
         with held_folder(config, recipe) as (out, found):
             _introduce(show, config, setup, out, found)
-            summary = _trained(show, config, program, setup, out)
+            summary, built = _trained(show, config, program, setup, out)
             summary["seconds"] = round(time.perf_counter() - start, 2)
             show.stop()
-            return summarise(summary, read_records(out / "metrics.jsonl"), out, show)
+            summary = summarise(summary, read_records(out / "metrics.jsonl"), out, show)
+            if config.orders:
+                show_orders(show, program, _bind(config, program, setup, built), built.trainer, seed=config.seed)
+            return summary
 
 
-def _trained(show: Show, config: JobConfig, program: Program, setup: Setup, out: Path) -> dict[str, Any]:
-    """Warm up, train and evaluate in the job's folder; gives the figures."""
+def _trained(show: Show, config: JobConfig, program: Program, setup: Setup, out: Path) -> tuple[dict[str, Any], _Built]:
+    """Warm up, train and evaluate in the job's folder; gives the figures, and the parts as they are then."""
     setup.tokenizer.save(out / "tokenizer.json")
     evaluator = Evaluator(setup, setup.model(config.seed))
     warm = _warm_up(show, setup, evaluator, out, config.seed)
@@ -91,7 +95,8 @@ def _trained(show: Show, config: JobConfig, program: Program, setup: Setup, out:
         show.say("\n".join(["sanitized: users' ops do what they declare", *result.remarks]))
     compiles = watch.counts()
     weights, _ = built.trainer.weights()
-    return {**_summary(config, result, warm, evaluator.accuracy(weights), out), "compiles": compiles}
+    figures = _summary(config, result, warm, evaluator.accuracy(weights), out)
+    return {**figures, "compiles": compiles}, built
 
 
 def _run_program(
@@ -101,17 +106,7 @@ def _run_program(
     steps = config.steps or setup.recipe.steps
     return run(
         program,
-        bind={
-            "trainer": built.trainer,
-            "rollout": built.rollout,
-            "reference": built.reference,
-            "reward": ScoreAndExact(setup.task, setup.recipe.exact_share),
-            "prompts": setup.train,
-            "tokenizer": setup.tokenizer,
-            "packer": setup.packer,
-            "advantages": _control(config, program),
-            "tracker": trackers,
-        },
+        bind={**_bind(config, program, setup, built), "tracker": trackers},
         steps=steps,
         seed=config.seed,
         pipeline=config.pipeline,
@@ -122,6 +117,20 @@ def _run_program(
         timed=config.timed,
         sanitize=config.sanitize,
     )
+
+
+def _bind(config: JobConfig, program: Program, setup: Setup, built: _Built) -> dict[str, Any]:
+    """The parts by role, all but what is told of the steps."""
+    return {
+        "trainer": built.trainer,
+        "rollout": built.rollout,
+        "reference": built.reference,
+        "reward": ScoreAndExact(setup.task, setup.recipe.exact_share),
+        "prompts": setup.train,
+        "tokenizer": setup.tokenizer,
+        "packer": setup.packer,
+        "advantages": _control(config, program),
+    }
 
 
 def _trackers(config: JobConfig, out: Path) -> list[Tracker]:
