@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import signal
 import threading
 from collections import defaultdict
@@ -22,6 +23,9 @@ from steptrace.run.verbs import PART_VERBS, VERBS, Results
 
 STALL_S = 3600.0
 """How long an op waits for another lane before the run is given up, in seconds."""
+
+_PATIENCE = 2
+_LOG = logging.getLogger("steptrace")
 
 
 class Executor:
@@ -142,12 +146,14 @@ class _Running:
     def through(self) -> int:
         others = [self._thread(lane) for lane in self._lanes[1:]]
         with _stopping(self._progress) if others else _as_it_comes():
-            for thread in others:
-                thread.start()
-            if self._lanes:
-                self._guarded(self._lanes[0], self._retire)
-            for thread in others:
-                _joined(thread, self._progress)
+            try:
+                for thread in others:
+                    thread.start()
+                if self._lanes:
+                    self._guarded(self._lanes[0], self._retire)
+            except BaseException as error:  # no thread to be had, or an interrupt between two lines of this
+                self._progress.stop(error)
+            _joined([thread for thread in others if thread.ident is not None], self._progress)
         if self._progress.failure is not None:
             raise self._progress.failure.error
         self._retire()
@@ -182,13 +188,24 @@ class _Running:
             self._next += 1
 
 
-def _joined(thread: threading.Thread, progress: Progress) -> None:
-    """Wait for a lane's end; an interrupt stops the lanes and is waited out."""
-    while thread.is_alive():
+def _joined(threads: list[threading.Thread], progress: Progress) -> None:
+    """Wait for the end of lanes. An interrupt stops them and is waited out; so is a second one, which says for whom.
+
+    Raises:
+      KeyboardInterrupt: a third one came: a lane is in a call that does not return, and is left there.
+    """
+    came = 0
+    while alive := [thread for thread in threads if thread.is_alive()]:
         try:
-            thread.join()
+            alive[0].join()
         except KeyboardInterrupt as error:
             progress.stop(error)
+            came += 1
+            names = ", ".join(thread.name for thread in alive)
+            if came == _PATIENCE:
+                error.add_note(f"left behind, in a call that has not returned: {names}")
+                raise
+            _LOG.warning("waiting for %s to end a call; interrupt again to leave it there", names)
 
 
 @contextmanager

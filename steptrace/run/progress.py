@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +17,11 @@ Point = tuple[int, float]
 """A step and a micro-batch; all of the step with `WHOLE`."""
 
 WHOLE = math.inf
+
+_LOOK_S = 1.0
+"""How often a lane that waits looks by itself, in seconds."""
+
+_LOG = logging.getLogger("steptrace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +79,15 @@ class Progress:
         """
         if self._passed[id] >= point:
             return step < self.limit
+        given_up = time.monotonic() + self._stall_s
         with self._changed:
             self._waiting[who.lane] = f"`{who.id}` of step {step} waits for `{id}` of {_named(point)} ({why})"
-            there = self._changed.wait_for(
-                lambda: self._passed[id] >= point or step >= self.limit, timeout=self._stall_s
-            )
-            if not there:
-                raise self._stalled(who, step)
+            while self._passed[id] < point and step < self.limit:
+                left = given_up - time.monotonic()
+                if left <= 0:
+                    raise self._stalled(who, step)
+                # An interrupt that is handled on this thread, between the look and the wait, wakes nobody.
+                self._changed.wait(min(left, _LOOK_S))
             del self._waiting[who.lane]
             return step < self.limit
 
@@ -107,6 +116,8 @@ class Progress:
     def _stalled(self, who: Op, step: int) -> StalledRunError:
         notes = tuple(Note(f"lane {lane}: {what}") for lane, what in sorted(self._waiting.items()))
         message = f"`{who.id}` of step {step} has waited for {self._stall_s:g} s on lane {who.lane}"
+        # The run ends once every lane does, and one of them may be in a call that never returns.
+        _LOG.error("%s", "; ".join([message, *(note.text for note in notes)]))
         return StalledRunError(message, loc=who.loc, notes=notes, help="raise stall_s, or see what the others do")
 
 
