@@ -30,7 +30,9 @@ class Way:
     doc: str
 
 
-_STAGE = ("trainer.stage_fwd_bwd", "trainer.fwd_bwd_staged")
+_STAGE = ("trainer.stage_fwd_bwd", "trainer.fwd_bwd_staged", "trainer.wait_for_device")
+"""A trainer that cannot wait for the device would meet a failed update in some later call, as that call's failure."""
+
 _DEFER = ("trainer.apply_deferred_update", "stage_before_update")
 
 BEHIND = "behind"

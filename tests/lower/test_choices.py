@@ -15,7 +15,7 @@ from steptrace.passes import run_pipeline
 
 PLAIN = frozenset({"trainer.fwd_bwd", "trainer.update", "trainer.get_metrics", "trainer.weights"})
 SAVES = frozenset({"trainer.save_checkpoint"})
-STAGES = frozenset({"trainer.stage_fwd_bwd", "trainer.fwd_bwd_staged"})
+STAGES = frozenset({"trainer.stage_fwd_bwd", "trainer.fwd_bwd_staged", "trainer.wait_for_device"})
 DEFERS = frozenset({"trainer.apply_deferred_update", "stage_before_update"})
 ALL = frozenset(need for ways in WAYS.values() for way in ways for need in way.needs)
 
@@ -85,6 +85,20 @@ def test_a_trainer_that_stages_and_holds_nothing_back_stages_behind_the_update()
     assert order.index("stage_fwd_bwd") < order.index("fwd_bwd_staged.first")
     assert words == ("`stage_fwd_bwd` stands behind the update: the trainer has no `trainer.apply_deferred_update`",)
     assert {choice.op: choice.way for choice in choices(found, PLAIN | STAGES)}["stage_fwd_bwd"] == "stage"
+
+
+@pytest.mark.parametrize("pipeline", ["pipelined-boundary", "pipelined-boundary-staged-after"])
+def test_a_trainer_that_cannot_wait_for_the_device_stages_nothing(pipeline):
+    """A failed update shows up first where the device is waited for; without that its error would be another call's."""
+    lacking = {choice.op: choice for choice in choices(plan(pipeline), ALL - {"trainer.wait_for_device"})}
+    assert lacking["stage_fwd_bwd"].way == "never"
+    assert ("stage", "trainer.wait_for_device") in lacking["stage_fwd_bwd"].passed_over
+    assert lacking["fwd_bwd_staged.first"].way == "never"
+
+
+@pytest.mark.parametrize("pipeline", ["pipelined-boundary", "pipelined-boundary-staged-after"])
+def test_control_one_that_can_stages(pipeline):
+    assert ways(pipeline, ALL)["stage_fwd_bwd"] == "stage"
 
 
 @pytest.mark.parametrize("able", [ALL, PLAIN, PLAIN | STAGES | DEFERS], ids=["all", "plain", "both"])

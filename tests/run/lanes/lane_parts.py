@@ -60,6 +60,9 @@ class StagingTrainer(HashTrainer):
             self.update()
         return {"update_deferred": defer_update}
 
+    def wait_for_device(self) -> float:
+        return 0.0
+
     def stage_fwd_bwd(self, micro_batch: MicroBatch) -> int:
         assert self.staged is None, "one micro-batch is staged at a time"
         self.requests += 1
