@@ -25,14 +25,15 @@ MAY_IMPORT = {
     "programs": {"lang"},
     "lower": {"diag", "ir", "check", "lang"},
     "simulate": {"diag", "ir", "lower"},
+    "cost": {"diag", "ir", "check", "motion", "passes", "lower", "simulate"},
     "run": {*GROUND, "kernels"},
     "steptrace": {*GROUND, "programs", "run"},
     "testing": {*GROUND, "programs", "simulate", "run", "kernels", "steptrace"},
-    "tools": {*GROUND, "programs", "simulate", "run", "kernels", "steptrace", "testing"},
+    "tools": {*GROUND, "programs", "simulate", "cost", "run", "kernels", "steptrace", "testing"},
 }
 """Each room and those it may import; `steptrace` is the top of the package, which hands out public names."""
 
-WITHOUT_JAX = ("diag", "ir", "check", "motion", "passes", "lang", "programs", "lower", "simulate", "steptrace")
+WITHOUT_JAX = ("diag", "ir", "check", "motion", "passes", "lang", "programs", "lower", "simulate", "cost", "steptrace")
 HEAVY = {"jax", "jaxlib", "numpy", "flax", "optax", "orbax", "chex", "rich", "matplotlib"}
 
 

@@ -1,0 +1,21 @@
+"""What a schedule will do: durations of its ops from a file, and the period that follows, with what it is due to.
+
+``period_of(plan, durations, micro_batches=...)`` gives the time of a step once the run has settled, exactly, from the
+graph of the plan's events, without a clock. Loads without jax and numpy.
+"""
+
+from steptrace.cost.file import OTHER, SIZES, Costs, parse_costs, read_costs
+from steptrace.cost.period import Period, period_of
+from steptrace.cost.quantity import quantity, seconds_in_words
+
+__all__ = [
+    "OTHER",
+    "SIZES",
+    "Costs",
+    "Period",
+    "parse_costs",
+    "period_of",
+    "quantity",
+    "read_costs",
+    "seconds_in_words",
+]

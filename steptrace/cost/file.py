@@ -1,0 +1,208 @@
+"""Costs from a TOML file: numbers with units, checked, with the line of each mistake."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from steptrace.cost.quantity import Dimension, quantity
+from steptrace.diag.base import Note, SteptraceError, did_you_mean
+from steptrace.diag.cost import CostFileError, CostValueError, UnknownCostsError
+from steptrace.diag.loc import Loc
+from steptrace.ir import Program
+from steptrace.simulate import Cost, Durations
+
+OTHER = "other"
+"""The table whose cost is that of all ops without one."""
+
+SIZES = ("params", "optimizer", "batch", "micro_batch")
+"""What may have a size: the parameters, the optimizer state, a step's groups on the host, a micro-batch."""
+
+_TIMES = ("issue", "work", "ship")
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a cost file says.
+
+    Attributes:
+      ops: the cost of an op, by its id or kind.
+      other: the cost of all others; None where the file does not say.
+      sizes: bytes of what is held in memory, by name (see `SIZES`).
+      micro_batches: how many a step of the cell has; None where the file does not say.
+      file: its name.
+    """
+
+    ops: Mapping[str, Cost]
+    other: Cost | None = None
+    sizes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    micro_batches: int | None = None
+    file: str = "<costs>"
+
+    def durations(self) -> Durations:
+        """For `steptrace.simulate` and for periods."""
+        return Durations(self.ops) if self.other is None else Durations(self.ops, self.other)
+
+    def unknown(self, source: Program) -> tuple[str, ...]:
+        """The ops of a program, as it is written, that the file says nothing of."""
+        if self.other is not None:
+            return ()
+        names = [op.id for op in source.ops() if op.kind not in self.ops and op.id not in self.ops]
+        return tuple(dict.fromkeys(names))
+
+    def covering(self, source: Program) -> Durations:
+        """The durations, if there is a cost for every op of a program.
+
+        Raises:
+          UnknownCostsError: there is none for some of them; all are listed.
+        """
+        missing = self.unknown(source)
+        if missing:
+            lines = {op.id: op.loc for op in source.ops()}
+            noun = "has no cost" if len(missing) == 1 else "have no costs"
+            raise UnknownCostsError(
+                f"{', '.join(f'`{name}`' for name in missing)} {noun} in `{self.file}`",
+                notes=tuple(Note(f"`{name}` is called here", lines[name]) for name in missing),
+                help='say it for each, or for all of them: [ops.other] with issue = "0 s"',
+            )
+        return self.durations()
+
+
+def read_costs(path: str | Path) -> Costs:
+    """The costs in a file.
+
+    Raises:
+      CostFileError: it cannot be read, is no TOML, or has a table or key that means nothing.
+      CostValueError: a value is no number with a unit that fits.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise CostFileError(f"cannot read the costs in `{path}`: {said}", help="name a TOML file") from error
+    return parse_costs(text, str(path))
+
+
+def parse_costs(text: str, file: str = "<costs>") -> Costs:
+    """The costs in a text; raises what `read_costs` does."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+), column (\d+)", str(error))
+        loc = Loc(file, int(found[1]), int(found[2])) if found else Loc(file, 1)
+        raise CostFileError(f"the costs are no TOML: {error}", loc=loc) from error
+    return _Reader(text, file).costs(tables)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads tables; knows the text for the lines of mistakes."""
+
+    text: str
+    file: str
+
+    def costs(self, tables: Mapping[str, Any]) -> Costs:
+        self.keys(tables, ("ops", "links", "sizes", "cell"), ())
+        links = {
+            name: self.link(name, self.table(tables["links"], ("links",), name)) for name in self.names(tables, "links")
+        }
+        ops = {
+            name: self.op(name, self.table(tables["ops"], ("ops",), name), links) for name in self.names(tables, "ops")
+        }
+        sizes = self.table(tables, (), "sizes") if "sizes" in tables else {}
+        self.keys(sizes, SIZES, ("sizes",))
+        found = {name: self.number(sizes, name, "size", ("sizes",)) for name in sizes}
+        other = ops.pop(OTHER, None)
+        return Costs(MappingProxyType(ops), other, MappingProxyType(found), self.cell(tables), self.file)
+
+    def cell(self, tables: Mapping[str, Any]) -> int | None:
+        cell = self.table(tables, (), "cell") if "cell" in tables else {}
+        self.keys(cell, ("micro_batches",), ("cell",))
+        count = cell.get("micro_batches")
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            raise self.error(
+                CostValueError, f"{count!r} is no number of micro-batches from 1 on", ("cell", "micro_batches")
+            )
+        return count
+
+    def link(self, name: str, table: Mapping[str, Any]) -> Callable[[float], float]:
+        at = ("links", name)
+        self.keys(table, ("bandwidth", "latency"), at)
+        if "bandwidth" not in table:
+            raise self.error(CostFileError, f"link `{name}` has no bandwidth", at)
+        bandwidth = self.number(table, "bandwidth", "bandwidth", at)
+        latency = self.number(table, "latency", "time", at) if "latency" in table else 0.0
+        return lambda size: latency + size / bandwidth
+
+    def op(self, name: str, table: Mapping[str, Any], links: Mapping[str, Callable[[float], float]]) -> Cost:
+        at = ("ops", name)
+        self.keys(table, (*_TIMES, "bytes", "link"), at)
+        if not table:
+            raise self.error(CostFileError, f"`{name}` has no cost: say what takes no time too", at)
+        issue, work, ship = (self.number(table, key, "time", at) if key in table else 0.0 for key in _TIMES)
+        if "bytes" in table:
+            size, link = self.number(table, "bytes", "size", at), table.get("link", next(iter(links), None))
+            if link not in links:
+                known = f"the file has {', '.join(links)}" if links else "the file has no links"
+                raise self.error(CostFileError, f"`{name}` goes over `{link}`, and {known}", (*at, "link"))
+            ship += links[link](size)
+        elif "link" in table:
+            raise self.error(CostFileError, f"`{name}` has a link and no bytes", (*at, "link"))
+        return Cost(issue, work, ship)
+
+    def number(self, table: Mapping[str, Any], key: str, dimension: Dimension, at: tuple[str, ...]) -> float:
+        try:
+            return quantity(table[key], dimension)
+        except ValueError as error:
+            raise self.error(CostValueError, f"`{'.'.join((*at, key))}`: {error}", (*at, key)) from error
+
+    def names(self, tables: Mapping[str, Any], room: str) -> tuple[str, ...]:
+        return tuple(self.table(tables, (), room)) if room in tables else ()
+
+    def table(self, tables: Mapping[str, Any], at: tuple[str, ...], name: str) -> Mapping[str, Any]:
+        found = tables[name]
+        if not isinstance(found, dict):
+            raise self.error(CostFileError, f"`{'.'.join((*at, name))}` is no table", (*at, name))
+        return found
+
+    def keys(self, table: Mapping[str, Any], known: tuple[str, ...], at: tuple[str, ...]) -> None:
+        for key in table:
+            if key not in known:
+                where = f"[{'.'.join(at)}]" if at else "the file"
+                near = did_you_mean(key, known)
+                message = f"{where} has no key `{key}`; there are {', '.join(known)}"
+                raise self.error(CostFileError, message, (*at, key), help=near)
+
+    def error(self, cls: type[SteptraceError], message: str, at: tuple[str, ...], help: str = "") -> SteptraceError:
+        return cls(message, loc=Loc(self.file, line_of(self.text, at)), help=help)
+
+
+def line_of(text: str, path: tuple[str, ...]) -> int:
+    """The line in which a key of a TOML text stands, as far as a look at each line tells; else its table's, else 1."""
+    table: tuple[str, ...] = ()
+    best, depth = 1, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
+        key = re.match(r"\s*([\w.\"'-]+)\s*=", line)
+        if head:
+            table = _parts(head[1])
+            here = table
+        elif key:
+            here = (*table, *_parts(key[1]))
+        else:
+            continue
+        shared = 0
+        while shared < min(len(here), len(path)) and here[shared] == path[shared]:
+            shared += 1
+        if shared > depth and (shared == len(here) or shared == len(path)):
+            best, depth = number, shared
+    return best
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip(" \"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.]+", dotted))
