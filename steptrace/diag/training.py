@@ -357,3 +357,21 @@ class ReleasedInputError(SteptraceError):
     """
 
     code = "ST361"
+
+
+class MeshError(SteptraceError):
+    """Parameters cannot be sharded over the mesh as the rules say.
+
+    A rule is a regular expression, searched for in a parameter's path, and the axes of its dimensions; the first that
+    fits a parameter holds. Its axes must be axes of the mesh, and divide the dimensions that they are given for.
+
+    Example::
+
+        mesh = jax.make_mesh((2, 2), ("data", "fsdp"))
+        JaxTrainer(model, optimizer, loss, mesh=mesh, rules=[("embedding", PartitionSpec("tensor"))])
+
+    Ways out: name axes of the mesh; shard a dimension that divides; leave the rule away, and the longest dimension that
+    divides by ``fsdp`` is sharded over it.
+    """
+
+    code = "ST362"

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import optax
 
 from steptrace.run.models.split import SplitModel
-from steptrace.run.trainer.accumulate import Loss, fwd_bwd_leaf, zeros
+from steptrace.run.trainer.accumulate import Accumulator, Loss, fwd_bwd_leaf, zeros
 from steptrace.run.trainer.batch import Batch
+from steptrace.run.trainer.mesh import Placement
 from steptrace.run.trainer.replay import Replay
-from steptrace.run.trainer.update import update_leaf
+from steptrace.run.trainer.update import Updated, update_leaf
 
 
 class Leaves:
@@ -29,35 +30,50 @@ class Leaves:
     """
 
     def __init__(
-        self, split: SplitModel, loss: Loss, logps_fn: Callable[..., Any] | None, replay: Replay | None = None
+        self,
+        split: SplitModel,
+        loss: Loss,
+        logps_fn: Callable[..., Any] | None,
+        replay: Replay | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self.traces: Counter[str] = Counter()
+        self._placement = placement or Placement()
+        whole = self._placement.whole
+        self._acc = Accumulator(self._placement.params, whole, whole, whole)
+        trained = (self._acc, whole, whole, whole)
         self.copy = self._jit("copy", lambda tree: jax.tree.map(_strong, tree))
-        self.fwd_bwd = self.dropless = self._jit("fwd_bwd", fwd_bwd_leaf(split, loss, replay), donate=(0,))
+        self.fwd_bwd = self.dropless = self._jit("fwd_bwd", fwd_bwd_leaf(split, loss, replay), (0,), trained)
         if replay is not None:
             split = replay.dropless(split)
-            self.dropless = self._jit("dropless", fwd_bwd_leaf(split, loss), donate=(0,))
+            self.dropless = self._jit("dropless", fwd_bwd_leaf(split, loss), (0,), trained)
         self.logps = None if logps_fn is None else self._jit("old_logps", _logps_leaf(split, logps_fn))
 
     def init(self, optimizer: optax.GradientTransformation, params: Any) -> Any:
         """The optimizer's initial state, in arrays of its own."""
-        return self.copy(self._jit("init", optimizer.init)(params))
+        self._state = self._placement.state(optimizer.init, params)
+        return self._placement.put(self.copy(self._jit("init", optimizer.init)(params)), self._state)
 
     def zeros(self, names: tuple[str, ...]) -> Any:
         """The leaf of `accumulate.zeros`: an accumulator of nothing, like the parameters."""
-        return self._jit("zeros", lambda params: zeros(params, names))
+        return self._jit("zeros", lambda params: zeros(params, names), gives=self._acc)
 
     def update(self, optimizer: optax.GradientTransformation, names: tuple[str, ...], count_skips: bool) -> Any:
         """The leaf of `update.update_leaf`; donates parameters, optimizer state and accumulator."""
-        return self._jit("update", update_leaf(optimizer, names, count_skips=count_skips), donate=(0, 1, 2))
+        whole = self._placement.whole
+        gives = Updated(self._placement.params, self._state, self._acc, whole, whole, whole)
+        return self._jit("update", update_leaf(optimizer, names, count_skips=count_skips), (0, 1, 2), gives)
 
-    def _jit(self, name: str, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Any:
+    def _jit(self, name: str, function: Callable[..., Any], donate: tuple[int, ...] = (), gives: Any = None) -> Any:
+        """The leaf; ``gives`` are the shardings of what it gives, on a mesh."""
+
         def leaf(*args: Any) -> Any:
             self.traces[name] += 1
             return function(*args)
 
         leaf.__name__ = name
-        return jax.jit(leaf, donate_argnums=donate)
+        said = {} if gives is None or self._placement.whole is None else {"out_shardings": gives}
+        return self._placement.entered(jax.jit(leaf, donate_argnums=donate, **said))
 
 
 def _logps_leaf(split: SplitModel, logps_fn: Callable[..., Any]) -> Callable[..., jax.Array]:

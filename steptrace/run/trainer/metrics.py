@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,12 +32,50 @@ class Record:
     replayed: int | None = None
 
 
+Aside = tuple[tuple[Record, ...], int]
+"""Records that were set aside, and how many before them were lost."""
+
+
+class Records:
+    """The last records, and how many older ones they have pushed out since they were set aside."""
+
+    def __init__(self, most: int) -> None:
+        self._kept: deque[Record] = deque(maxlen=most)
+        self._dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def last(self) -> Record | None:
+        """The newest record, if there is one."""
+        return self._kept[-1] if self._kept else None
+
+    def append(self, record: Record) -> None:
+        """Keep a record."""
+        self._dropped += len(self._kept) == self._kept.maxlen
+        self._kept.append(record)
+
+    def set_aside(self) -> Aside:
+        """All of them, which are kept here no more."""
+        aside = (tuple(self._kept), self._dropped)
+        self._kept.clear()
+        self._dropped = 0
+        return aside
+
+
 def packed(
     head: dict[str, jax.Array], aux: dict[str, tuple[jax.Array, jax.Array]], names: tuple[str, ...]
 ) -> jax.Array:
     """The vector of a record: one small array, so that fetching it is one transfer."""
     values = [head[name] for name in HEAD] + [aux[name][part] for part in (0, 1) for name in names]
     return jnp.stack([jnp.asarray(value, jnp.float32) for value in values])
+
+
+def fetched(aside: Aside) -> dict[str, float]:
+    """`merged` of records that were set aside, with ``dropped_records`` when some were lost; waits for the device."""
+    records, dropped = aside
+    return merged(records) | ({"dropped_records": float(dropped)} if dropped else {})
 
 
 def merged(records: Sequence[Record]) -> dict[str, float]:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from steptrace.diag.training import (
     LossError,
@@ -27,11 +28,12 @@ from steptrace.lang.records import MicroBatch
 from steptrace.run.digest import tree_digest
 from steptrace.run.models.split import SplitModel, split_model
 from steptrace.run.trainer.accumulate import Loss, loss_sums
-from steptrace.run.trainer.batch import Signature, check_arrays, named, owned, signature
+from steptrace.run.trainer.batch import Signature, check_arrays, named, signature
 from steptrace.run.trainer.boundary import Boundary, StagedCall
 from steptrace.run.trainer.checkpoint import load_state, save_state, sizes
 from steptrace.run.trainer.leaves import Leaves
-from steptrace.run.trainer.metrics import Record, merged
+from steptrace.run.trainer.mesh import Rules, placement
+from steptrace.run.trainer.metrics import Aside, Record, Records, fetched, merged
 from steptrace.run.trainer.replay import Attempt, Replay, Unsettled
 from steptrace.run.trainer.update import check_optimizer
 
@@ -67,6 +69,8 @@ class JaxTrainer:
         logps_fn: Callable[[Any, Mapping[str, jax.Array]], jax.Array] | None = None,
         count_skips: bool = False,
         replay: Replay | None = None,
+        mesh: Mesh | None = None,
+        rules: Rules = (),
         in_flight: int = 2,
         max_records: int = 1024,
     ) -> None:
@@ -83,13 +87,14 @@ class JaxTrainer:
             because its gradient was not finite. Off, it moves once per applied update. Either way an update
             on nothing (count 0) does not move it, nor does any skip move the count of Adam's bias correction.
           replay: how the model says that it dropped tokens, and never does; None for a model that drops nothing.
+          mesh, rules: see `mesh.MeshPlacement`; None for one device. Weights and checkpoints do not depend on them.
           in_flight: how many micro-batches may be dispatched and not yet computed; beyond it ``fwd_bwd`` waits. Two
             keep a device busy. With more the caller runs ahead of it: a schedule then looks whether the next step's
             first micro-batch is packed long before the step's last one is computed, finds none, and ships none ahead.
           max_records: how many updates' metrics are kept for ``get_metrics``; the oldest go first, and are counted.
 
         Raises:
-          ModelError, OptimizerError, TrainerSettingError: a part cannot be used.
+          ModelError, OptimizerError, TrainerSettingError, MeshError: a part cannot be used.
         """
         if in_flight < 1 or max_records < 1:
             raise TrainerSettingError(f"in_flight={in_flight} and max_records={max_records} must be at least 1")
@@ -99,24 +104,22 @@ class JaxTrainer:
         self.split: SplitModel = model
         self._replay, self._reads = replay, tuple(getattr(loss, "reads", ()))
         self._sums = loss_sums(model, loss, replay)
-        self._leaves = Leaves(model, loss, logps_fn or getattr(loss, "logps", None), replay)
+        self._place = place = placement(mesh, rules, model.params)
+        self._leaves = Leaves(model, loss, logps_fn or getattr(loss, "logps", None), replay, place)
         self._optimizer, self._count_skips = optimizer, count_skips
-        self._params = self._leaves.copy(model.params)
+        self._params = place.put(self._leaves.copy(model.params), place.params)
         self._state = self._leaves.init(optimizer, self._params)
-        self._rest = self._new_rest = self._leaves.copy(model.rest)
-        self._applied = jnp.zeros((), jnp.int32)
+        self._rest = self._new_rest = place.put(self._leaves.copy(model.rest), place.whole)
+        self._applied = place.put(jnp.zeros((), jnp.int32), place.whole)
         self._acc: Any = None
         self._names: tuple[str, ...] = ()
         self._zeros: Any = None
         self._update: Any = None
         self._signatures: set[Signature] = set()
         self._step: int | None = None
-        self._waiting: deque[jax.Array] = deque()
-        self._in_flight = in_flight
-        self._records: deque[Record] = deque(maxlen=max_records)
-        self._dropped = 0
-        self._boundary = Boundary()
-        self._unsettled = Unsettled()
+        self._waiting, self._in_flight = deque[jax.Array](), in_flight
+        self._records = Records(max_records)
+        self._boundary, self._unsettled = Boundary(), Unsettled()
 
     def fwd_bwd(
         self,
@@ -216,8 +219,8 @@ class JaxTrainer:
         shows up here first.
         """
         start = time.perf_counter()
-        last = [record.values for record in [*self._records][-1:]]
-        jax.block_until_ready((list(self._waiting)[-1:], last, self._applied))
+        last = self._records.last
+        jax.block_until_ready((list(self._waiting)[-1:], last and last.values, self._applied))
         return time.perf_counter() - start
 
     def update(self) -> None:
@@ -236,23 +239,18 @@ class JaxTrainer:
             )
         self._settle()
         record = self._apply_update(self._acc, self._new_rest)
-        self._dropped += len(self._records) == self._records.maxlen
         replayed = self._unsettled.close()
         self._records.append(Record(self._step, self._names, record, replayed if self._replay else None))
         self._step = None
 
-    def start_metrics(self) -> tuple[tuple[Record, ...], int]:
+    def start_metrics(self) -> Aside:
         """Set the records of all updates since the last call aside, for `fetch_metrics`; waits for nothing."""
         self._boundary.refuse_held("metrics")
-        aside = (tuple(self._records), self._dropped)
-        self._records.clear()
-        self._dropped = 0
-        return aside
+        return self._records.set_aside()
 
-    def fetch_metrics(self, aside: tuple[tuple[Record, ...], int]) -> dict[str, float]:
+    def fetch_metrics(self, aside: Aside) -> dict[str, float]:
         """The metrics that `start_metrics` has set aside, as `get_metrics` gives them; waits for them."""
-        records, dropped = aside
-        return merged(records) | ({"dropped_records": float(dropped)} if dropped else {})
+        return fetched(aside)
 
     def get_metrics(self) -> dict[str, float]:
         """Metrics of all updates since the last call, see `metrics.merged`; waits for them; empties the buffer.
@@ -269,10 +267,10 @@ class JaxTrainer:
         """A copy of the parameters that no later update touches, and the number of updates applied to them.
 
         Waits for the last update, since only the device knows whether it was skipped. After a skipped update
-        the version is what it was, and so are the weights.
+        the version is what it was, and so are the weights. From a mesh they come whole, on the default device.
         """
         self._boundary.refuse_held("a copy of the weights")
-        copied = self._leaves.copy(self._params)
+        copied = self._place.gathered(self._leaves.copy(self._params))
         return copied, self.updates_applied
 
     def copy_weights(self) -> tuple[Any, int]:
@@ -293,7 +291,7 @@ class JaxTrainer:
         if self._leaves.logps is None:
             raise NoLogpsError("this trainer cannot make log-probs: its loss has no method `logps`")
         check_arrays(micro_batch.arrays, named(micro_batch))
-        logps: jax.Array = self._leaves.logps(self._params, self._rest, owned(micro_batch.arrays))
+        logps: jax.Array = self._leaves.logps(self._params, self._rest, self._place.batch(micro_batch.arrays))
         return logps
 
     def save_checkpoint(self, directory: Path) -> None:
@@ -336,13 +334,11 @@ class JaxTrainer:
         """
         saved = load_state(Path(directory), self._saved())
         self._params, self._state = saved["params"], saved["optimizer"]
-        self._rest = self._new_rest = saved["rest"]
-        self._applied = saved["applied"]
+        self._rest, self._new_rest, self._applied = saved["rest"], saved["rest"], saved["applied"]
         self._drop_step()
         self._boundary.drop()
         self._waiting.clear()
-        self._records.clear()
-        self._dropped = 0
+        self._records.set_aside()
 
     def compile(self, micro_batch: MicroBatch) -> None:
         """Compile what a micro-batch of this form needs, and wait for it; trains nothing and changes no state.
@@ -358,6 +354,12 @@ class JaxTrainer:
         jax.block_until_ready(self._apply_update(self._zeros(self._params), self._rest, keep=True))
         if self._leaves.logps is not None:
             jax.block_until_ready(self.old_logps(micro_batch))
+
+    def lower(self, micro_batch: MicroBatch) -> jax.stages.Lowered:
+        """The leaf of `fwd_bwd` for a micro-batch of this form, lowered, to read what it compiles to; runs nothing."""
+        arrays, leaf = self._checked(micro_batch), self._leaves.fwd_bwd
+        lowered: jax.stages.Lowered = leaf.lower(self._zeros(self._params), self._params, self._rest, arrays)
+        return lowered
 
     def info(self) -> dict[str, Any]:
         """What the trainer can do and is: host data only, waits for nothing.
@@ -457,7 +459,8 @@ class JaxTrainer:
         try:
             return self.wait_for_device()
         except Exception as error:
-            step = self._records[-1].step if self._records else self._step
+            last = self._records.last
+            step = last.step if last else self._step
             message = f"the optimizer update of step {step} failed on the device; {seen_by} saw it: {error}"
             raise UpdateFailedError(message) from error
 
@@ -469,10 +472,10 @@ class JaxTrainer:
             _, (_, aux, _, _) = jax.eval_shape(self._sums, self._params, self._rest, dict(micro_batch.arrays))
             self._set_names(tuple(sorted(aux)))
             if self._replay is not None:  # once on nothing, so that the first overflow of a run compiles nothing
-                arrays = owned(micro_batch.arrays)
+                arrays = self._place.batch(micro_batch.arrays)
                 self._leaves.dropless(self._zeros(self._params), self._params, self._rest, arrays)
             self._signatures.add(form)
-        return owned(micro_batch.arrays)
+        return self._place.batch(micro_batch.arrays)
 
     def _set_names(self, names: tuple[str, ...]) -> None:
         """Fix the metrics' names with the first micro-batch; the leaves that depend on them are made then."""
@@ -486,8 +489,7 @@ class JaxTrainer:
     def _apply_update(self, acc: Any, new_rest: Any, *, keep: bool = False) -> jax.Array:
         """Run the update leaf on the trainer's state; gives the record."""
         out = self._update(self._params, self._state, acc, self._rest, new_rest, self._applied)
-        self._params, self._state, self._applied = out.params, out.optimizer, out.applied
-        self._rest = out.rest
+        self._params, self._state, self._applied, self._rest = out.params, out.optimizer, out.applied, out.rest
         if not keep:
             self._acc, self._new_rest = out.acc, out.rest
         record: jax.Array = out.record
