@@ -145,6 +145,7 @@ class Loop:
         self._horizon = Horizon(session, 0, steps)
         session.behind = self._horizon.behind
         self._meeting = Meeting(stall_s)
+        session.stopped = lambda step: self._meeting.failure is not None
         self._lanes = 0
         self._next = 0
         self._caller = threading.get_ident()
