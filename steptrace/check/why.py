@@ -8,10 +8,10 @@ from collections import defaultdict
 from steptrace.check.edge import Edge
 from steptrace.check.edges import edges_of
 from steptrace.check.reasons import instance, reason_of
-from steptrace.check.units import units_of
+from steptrace.check.units import is_stream, units_of
 from steptrace.diag.base import Note
 from steptrace.diag.schedule import UnknownOpError, UnorderedError
-from steptrace.ir.program import Program
+from steptrace.ir.program import Loop, Program, ops_of
 
 
 def shortest_chain(reference: Program, a: str, b: str) -> list[Edge]:
@@ -78,6 +78,20 @@ def _unordered(reference: Program, a: str, b: str) -> UnorderedError:
 def _unknown(reference: Program, id: str) -> UnknownOpError:
     from difflib import get_close_matches  # only for a refusal: its import takes as long as a whole check
 
+    for node in reference.body:
+        if isinstance(node, Loop) and is_stream(node) and node.id == id:
+            inside = ", ".join(f"`{op.id}`" for op in ops_of(node.body))
+            message = f"`{id}` is a loop over micro-batches, whose ops are ordered one by one"
+            return UnknownOpError(message, loc=node.loc, help=f"ask about one of them: {inside}")
+        if isinstance(node, Loop) and id in _within(node):
+            message = f"`{id}` runs inside loop `{node.id}`, which is ordered as a whole"
+            return UnknownOpError(message, loc=node.loc, help=f"ask about `{node.id}`; inside, the order is as written")
     near = get_close_matches(id, list(units_of(reference).table), 1)
     help = f"did you mean `{near[0]}`?" if near else ""
     return UnknownOpError(f"the step of `{reference.name}` has no op `{id}`", loc=reference.loc, help=help)
+
+
+def _within(loop: Loop) -> set[str]:
+    """The ids of what stands inside a loop, at any depth."""
+    inner = [_within(node) for node in loop.body if isinstance(node, Loop)]
+    return {node.id for node in loop.body}.union(*inner)

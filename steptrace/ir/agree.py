@@ -65,9 +65,14 @@ def misfits(op: Op, kinds: Mapping[str, OpKind], types: Mapping[str, Type]) -> I
         return
     yield from _attr_misfits(op, kind)
     yield from _signature_misfits(op, kind, types)
-    if op.lane not in LANES and all(op.lane != row.lane for row in kinds.values()):
-        lanes = dict.fromkeys((*LANES, *(row.lane for row in kinds.values())))
+    lanes = lanes_of(kinds)
+    if op.lane not in lanes:
         yield Misfit(UnknownLaneError, "lane", f"`{op.lane}` is no lane", f"the lanes are {', '.join(lanes)}")
+
+
+def lanes_of(kinds: Mapping[str, OpKind]) -> tuple[str, ...]:
+    """The lanes that there are: the usual ones, and those that users' rows name."""
+    return tuple(dict.fromkeys((*LANES, *(row.lane for row in kinds.values()))))
 
 
 def row_misfit(kind: OpKind) -> str:

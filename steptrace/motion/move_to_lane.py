@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from steptrace.diag.motion import MotionArgumentError
+from steptrace.ir.agree import lanes_of
+from steptrace.ir.builtin import kinds_of
 from steptrace.motion.edit import changed, home_of, ids_of
 from steptrace.motion.proof import Call, in_words, moved, one_or_all
 from steptrace.motion.schedule import Moved, Schedule
@@ -15,8 +18,8 @@ def move_to_lane(schedule: Schedule, ops: str | Iterable[str], *, lane: str) -> 
 
     ``a lane=host; b lane=host  -->  a lane=packer; b lane=host``   for ``move_to_lane(schedule, "a", lane="packer")``
 
-    Refused when the lanes would wait for one another for ever, or when an op of a loop that is moved as a whole would
-    be left behind.
+    Refused when there is no such lane, when the lanes would wait for one another for ever, or when an op of a loop that
+    is moved as a whole would be left behind.
 
     Args:
       schedule: the schedule.
@@ -27,6 +30,9 @@ def move_to_lane(schedule: Schedule, ops: str | Iterable[str], *, lane: str) -> 
       SteptraceError: the lanes would hang, or the arguments make no sense.
     """
     ids = ids_of(ops)
+    lanes = lanes_of(kinds_of(schedule.program))
+    if lane not in lanes:
+        raise MotionArgumentError(f"`{lane}` is no lane", help=f"the lanes are {', '.join(lanes)}")
     for id in ids:
         home_of(schedule.program, id)
     program = changed(schedule.program, ids, lambda op: replace(op, lane=lane))

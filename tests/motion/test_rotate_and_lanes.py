@@ -108,6 +108,12 @@ def test_lanes_that_would_wait_for_one_another_are_refused():
     assert "`get_metrics` of step k waits for `update` of step k" in told
 
 
+def test_a_lane_that_no_text_could_name_is_refused():
+    error = refusal(lambda: move_to_lane(plain(), "commit", lane="packr"))
+    assert (error.code, error.message) == ("ST281", "`packr` is no lane")
+    assert error.help.startswith("the lanes are host, packer, trainer,")
+
+
 def test_arguments_that_mean_nothing():
     assert refusal(lambda: rotate(plain(), "dispatch", ahead=0)).code == "ST281"
     assert refusal(lambda: rotate(plain(), "micro_batches")).message == (

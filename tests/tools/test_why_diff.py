@@ -116,6 +116,19 @@ def test_an_op_that_is_not_there_is_refused_with_the_nearest_name(capsys):
     assert capsys.readouterr().err.startswith("error[ST215]: the step of `grpo` has no op `sync`")
 
 
+def test_a_loop_and_what_is_inside_of_one_are_told_apart_from_what_is_not_there(capsys):
+    assert main(["why", "grpo", "micro_batches", "before", "update"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(
+        "error[ST215]: `micro_batches` is a loop over micro-batches, whose ops are ordered one by one"
+    )
+    assert err.endswith("help: ask about one of them: `next_mb`, `ref_logps`, `fwd_bwd`\n")
+    assert main(["why", "grpo_epochs", "ref_logps", "before", "commit"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error[ST215]: `ref_logps` runs inside loop `repeat`, which is ordered as a whole")
+    assert main(["why", "grpo_epochs", "repeat", "before", "commit"]) == 0
+
+
 def test_the_question_has_one_form(capsys):
     assert main(["why", "grpo", "log", "after", "update"]) == 2
     assert "`why` asks for an order: why grpo log before update" in capsys.readouterr().err
