@@ -13,6 +13,7 @@ from absl import flags
 from ..command import Command
 from ..table import aligned
 from .load import ForeignLoad, shown
+from .step_times import step_times
 
 if TYPE_CHECKING:
     from steptrace.ir import Program
@@ -35,8 +36,10 @@ def _define(values: flags.FlagValues) -> None:
 def _run(operands: list[str], values: flags.FlagValues) -> int:
     load = ForeignLoad()
     sizes = [size for size in SIZES if size <= values.most]
+    step = step_times()
     seconds = measure(sizes)
     found = {
+        "step": step,
         "ops": sizes,
         "seconds": seconds,
         "growth": {name: growth(sizes, times) for name, times in seconds.items()},
@@ -202,7 +205,8 @@ def report(found: dict[str, Any]) -> str:
         rows.append((f"{size:,}", *(f"{times[at] * 1e3:.1f}" for times in found["seconds"].values())))
     for name, words in (("exponent", "exponent"), ("over_n_log_n", "over n log n")):
         rows.append((words, *(f"{fit[name]:.2f}" for fit in found["growth"].values())))
-    return f"milliseconds of processor time\n\n{aligned(rows)}"
+    step = ", ".join(f"{name} {seconds * 1e3:.1f}" for name, seconds in found["step"].items())
+    return f"milliseconds of processor time\n\n{aligned(rows)}\n\nthe pipelined boundary of grpo: {step}"
 
 
 COMMAND = Command(
@@ -220,5 +224,8 @@ COMMAND = Command(
 edges, `check` and `lanes` do so too and then check a schedule of one lane, and of two. `loops` does that for a step of
 many streamed loops whose streams have a lane of their own, and `waits` derives the waits of that schedule. The exponent
 is that of the best power law through the times; `over n log n` is the longest time over what growth as n log n from the
-middle size would give.""",
+middle size would give.
+
+The last line is of `pipelined-boundary` on grpo{staleness=1}, each measured once: `import` of the package; `derive`, to
+trace it, run the pipeline and check structure and edges; `validate`, to run it beside its source in full.""",
 )
