@@ -121,6 +121,11 @@ def test_without_a_source_every_problem_of_a_text_is_shown(derived, capsys):
     assert [line[:12] for line in err.splitlines() if line.startswith("error")] == ["error[ST148]", "error[ST144]"]
 
 
+def test_a_view_of_the_comparison_needs_a_source(derived, capsys):
+    assert main(["check", str(derived), "--view=grid"]) == 2
+    assert "name the source too, --against=PROGRAM" in capsys.readouterr().err
+
+
 def test_without_a_source_it_says_that_the_order_of_a_schedule_was_not_checked(derived, capsys):
     file = derived("take-ahead", "move commit before sync_weights")
     assert main(["check", file]) == 0

@@ -23,6 +23,8 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _run(operands: list[str], values: flags.FlagValues) -> int:
+    if not values.against and values.view:
+        raise UsageError("`--view=grid` is of a comparison: name the source too, --against=PROGRAM")
     if not values.against:
         return _check_structure(operands[0])
     if operands[0] == values.against == "-":
