@@ -87,6 +87,7 @@ class Machine:
         self.generated: dict[int, tuple[Moment, float]] = {}
         self.passed: dict[str, dict[Point, Moment]] = defaultdict(dict)
         self.furthest: dict[str, Point] = {}
+        self.waits: dict[tuple[str, int, tuple[int, ...], str], int] = defaultdict(int)
         self.training = Training()
         self.polled = frozenset(
             result.name for call in self.plan.calls() if call.kind.polls for result in call.op.results

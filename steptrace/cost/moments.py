@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+WAITS = 1000
+"""Events of an instance have numbers from 1 on; the waits of its lane in front of it, numbers above this."""
+
 
 class Moment(NamedTuple):
     """A point in time: so many seconds after an event."""

@@ -22,6 +22,7 @@ from steptrace.cost.ratio import Largest, largest_ratio
 from steptrace.cost.walk import walk
 from steptrace.diag.base import Note
 from steptrace.diag.cost import NoPeriodError
+from steptrace.diag.simulation import SimulatedDeadlockError
 from steptrace.ir import And, Every, Not, Or, Predicate
 from steptrace.lower import Plan
 from steptrace.lower.fallbacks import fitted
@@ -31,6 +32,9 @@ from steptrace.simulate.trainer import capabilities_of
 Flags = Mapping[str, Callable[[int, int], bool]]
 
 _NO_FLAGS: Flags = MappingProxyType({})
+
+RARE = 60
+"""What runs less often than every so many steps counts as never: the period leaves its time out, divided by as many."""
 
 _MOST_STEPS = 200
 """So many steps are looked at for a turn that repeats itself, unless the cadences ask for more."""
@@ -127,19 +131,18 @@ def _fixed(plan: Plan, durations: Durations, micro_batches: int, flags: Flags) -
 
 def _walked(plan: Plan, durations: Durations, counts: tuple[int, ...], flags: Flags) -> tuple[Events, Run | None]:
     run = None
-    if decides_by_time(plan):
-        run = simulate(plan, durations, micro_batches=counts, flags=flags)
-    machine = Machine(plan, durations, counts, Decided() if run is None else decided_in(run), flags)
     try:
-        events = walk(machine)
+        if decides_by_time(plan):
+            run = simulate(plan, durations, micro_batches=counts, flags=flags)
+        events = walk(Machine(plan, durations, counts, Decided() if run is None else decided_in(run), flags))
         if run is None and any(len({send.lane for send in sends}) > 1 for sends in events.sends.values()):
             run = simulate(plan, durations, micro_batches=counts, flags=flags)
             events = walk(Machine(plan, durations, counts, decided_in(run), flags))
-    except Locked as error:
+    except (Locked, SimulatedDeadlockError) as error:
         raise NoPeriodError(
             f"the lanes of `{plan.program.name}` wait for one another",
             loc=plan.program.loc,
-            notes=tuple(Note(text) for text in error.waiting),
+            notes=error.notes if isinstance(error, SimulatedDeadlockError) else tuple(map(Note, error.waiting)),
             help="lower the plan from a schedule that was checked",
         ) from error
     return events, run
@@ -161,15 +164,16 @@ def decided_in(run: Run) -> Decided:
 
 def cadence_of(plan: Plan) -> int:
     """After how many steps the conditions on the step have all been through."""
-    return lcm(1, *(period for call in plan.calls() for period in _periods(call.when)))
+    return lcm(1, *(period for call in plan.calls() for period in every_of(call.when)))
 
 
-def _periods(predicate: Predicate) -> Iterator[int]:
+def every_of(predicate: Predicate) -> Iterator[int]:
+    """The cadences that a condition asks for; those of more than `RARE` steps count as never."""
     match predicate:
-        case Every(period):
+        case Every(period) if period <= RARE:
             yield period
         case Not(term):
-            yield from _periods(term)
+            yield from every_of(term)
         case And(terms) | Or(terms):
             for term in terms:
-                yield from _periods(term)
+                yield from every_of(term)

@@ -12,7 +12,7 @@ from itertools import count
 
 from steptrace.cost.calls import Instance
 from steptrace.cost.machine import WHOLE, Locked, Machine, Point, Value, asks, true
-from steptrace.cost.moments import Events, Moment, Name
+from steptrace.cost.moments import WAITS, Events, Moment, Name
 from steptrace.ir import Predicate, flags_of
 from steptrace.lower import Call, Lane, LoopPlan, PlanNode, StreamPlan
 from steptrace.lower.plan import calls_of
@@ -198,12 +198,10 @@ class LaneWalk:
         self.at = Moment(self.machine.events.add(name, step, [self.at, *moments]))
 
     def _next_part(self, op: str, step: int) -> int:
-        """The number of the next event of an instance, waits of its lane counted from 1000 on."""
-        events = self.machine.events
-        at = self.at.event
-        name = events.names[at]
-        same = (name.op, name.rounds, name.where, events.steps[at]) == (op, self.rounds, self.name, step)
-        return name.part + 1 if same else 1000
+        """The number of the next wait in front of an instance; they are counted from `WAITS` on."""
+        key = (op, step, self.rounds, self.name)
+        self.machine.waits[key] += 1
+        return WAITS + self.machine.waits[key]
 
     def _holds(self, call: Call, predicate: Predicate, step: int, micro: int) -> bool:
         if self.machine.polled & set(flags_of(predicate)):

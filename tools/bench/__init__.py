@@ -1,4 +1,4 @@
 """The benchmarks, one module each, made like the subcommands: `COMMAND` says what it is."""
 
-NAMES = ("phases", "resume", "soundness", "mutants", "compile", "boundary", "overhead", "logps")
+NAMES = ("phases", "resume", "soundness", "mutants", "compile", "period", "boundary", "overhead", "logps")
 """The benchmarks, in the order of the help page."""

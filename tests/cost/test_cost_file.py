@@ -1,0 +1,113 @@
+"""Cost files: what they say in seconds, and each mistake with its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from steptrace.cost import parse_costs, quantity, read_costs, seconds_in_words
+from steptrace.diag.base import SteptraceError
+from steptrace.lang.reference import resolve
+from steptrace.simulate import Cost
+
+TEXT = """\
+[links.wire]
+bandwidth = "10 GB/s"
+latency = "1 ms"
+
+[ops.fwd_bwd]
+issue = "2 ms"
+work = "3 s"
+bytes = "50 MB"
+link = "wire"
+
+[ops."log"]
+issue = "0 s"
+
+[sizes]
+params = "4 GiB"
+
+[cell]
+micro_batches = 9
+"""
+
+
+def test_a_file_in_seconds_and_bytes():
+    costs = parse_costs(TEXT)
+    assert dict(costs.ops) == {"fwd_bwd": Cost(0.002, 3.0, 0.001 + 0.005), "log": Cost()}
+    assert dict(costs.sizes) == {"params": 4 * 2**30}
+    assert costs.micro_batches == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "number"),
+    [
+        ("12 ms", "time", 0.012),
+        ("1.5us", "time", 1.5e-6),
+        ("2 min", "time", 120.0),
+        ("1e3 s", "time", 1000.0),
+        ("50 MB", "size", 5e7),
+        ("1 KiB", "size", 1024.0),
+        ("10 GB/s", "bandwidth", 1e10),
+    ],
+)
+def test_units(text: str, dimension, number: float):
+    assert quantity(text, dimension) == pytest.approx(number, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension"),
+    [(12, "time"), ("12", "time"), ("12 MB", "time"), ("-1 s", "time"), ("0 B/s", "bandwidth"), ("1e999 s", "time")],
+)
+def test_control_what_is_no_quantity_is_refused(text: object, dimension):
+    with pytest.raises(ValueError, match=r"no unit|one is written|not a"):
+        quantity(text, dimension)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "line"),
+    [
+        ('"3 s"', "3", "ST331", 7),
+        ('"50 MB"', '"50 ms"', "ST331", 8),
+        ('link = "wire"', 'link = "road"', "ST330", 9),
+        ("work =", "wrok =", "ST330", 7),
+        ("work =", "work", "ST330", 7),
+        ('bandwidth = "10 GB/s"\n', "", "ST330", 1),
+        ("micro_batches = 9", "micro_batches = 0", "ST331", 18),
+        ("[sizes]", "[weights]", "ST330", 14),
+        ('issue = "0 s"', "", "ST330", 11),
+    ],
+)
+def test_each_mistake_is_told_with_its_line(old: str, new: str, code: str, line: int):
+    assert old in TEXT
+    with pytest.raises(SteptraceError) as caught:
+        parse_costs(TEXT.replace(old, new), "costs.toml")
+    assert caught.value.loc is not None
+    assert (caught.value.code, caught.value.loc.line) == (code, line)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(SteptraceError) as caught:
+        read_costs(tmp_path / "none.toml")
+    assert caught.value.code == "ST330"
+
+
+def test_ops_without_costs_are_listed_and_not_zero():
+    costs, source = parse_costs(TEXT), resolve("grpo")
+    missing = costs.unknown(source)
+    assert "pack" in missing
+    assert "update" in missing
+    assert "fwd_bwd" not in missing
+    with pytest.raises(SteptraceError) as caught:
+        costs.covering(source)
+    assert caught.value.code == "ST332"
+    assert all(f"`{name}`" in caught.value.message for name in missing)
+
+
+def test_control_a_cost_for_all_others_covers_them():
+    costs = parse_costs(TEXT + '[ops.other]\nissue = "1 ms"\n')
+    assert costs.unknown(resolve("grpo")) == ()
+    assert costs.covering(resolve("grpo")).kind("pack") == Cost(0.001)
+
+
+def test_seconds_in_words():
+    assert [seconds_in_words(one) for one in (98.58, 0.012, 0.0, 3e-6)] == ["98.58 s", "12 ms", "0 s", "3 us"]

@@ -1,0 +1,119 @@
+"""`steptrace bench period`: periods of random schedules against runs in virtual time, and a cell as costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from absl import flags
+
+from ..command import Command
+from ..table import aligned
+from .period_draws import Tally, measure
+
+_BLOCK = 50
+"""Schedules that a worker takes at a time."""
+
+TOLERANCE = 1e-9
+"""The largest relative difference between a period and its run that is none."""
+
+
+def _define(values: flags.FlagValues) -> None:
+    flags.DEFINE_integer("seed", 0, "of every draw", 0, flag_values=values)
+    flags.DEFINE_integer("programs", 500, "how many random schedules to look at", 1, flag_values=values)
+    flags.DEFINE_integer("jobs", os.cpu_count() or 1, "processes to spread the work over", 1, flag_values=values)
+    flags.DEFINE_bool("sensitivity", False, "change each cost of the cell by 20 %, and show", flag_values=values)
+    flags.DEFINE_bool("json", False, "end with one JSON object", flag_values=values)
+
+
+def _run(operands: list[str], values: flags.FlagValues) -> int:
+    from steptrace.cost import read_costs
+
+    from .cell import FILE, seed_cell, sensitivity
+
+    begin = time.monotonic()
+    total = measured(values.seed, values.programs, values.jobs)
+    compared = time.monotonic()
+    cell = seed_cell()
+    if values.sensitivity:
+        cell["sensitivity"] = sensitivity(read_costs(FILE))
+    seconds = {"programs": round(compared - begin, 1), "seed_cell": round(time.monotonic() - compared, 1)}
+    if total.worst:
+        print(f"the largest difference is that of:\n{total.worst}", file=sys.stderr)
+    print(json.dumps(outcome(total, cell, values.seed, seconds)) if values.json else report(total, cell, seconds))
+    return int(total.max_relative_error > TOLERANCE or total.disagreements > 0)
+
+
+def measured(seed: int, programs: int, jobs: int) -> Tally:
+    """Look at so many random schedules; what is found does not depend on the number of jobs."""
+    blocks = [range(first, min(first + _BLOCK, programs)) for first in range(0, programs, _BLOCK)]
+    total = Tally()
+    if jobs == 1:
+        total.add(measure(seed, range(programs)))
+        return total
+    with ProcessPoolExecutor(jobs) as pool:
+        for tally in pool.map(measure, [seed] * len(blocks), blocks):
+            total.add(tally)
+    return total
+
+
+def outcome(total: Tally, cell: Mapping[str, Any], seed: int, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The figures, for scripts."""
+    return {
+        "max_relative_error": total.max_relative_error,
+        "deadlock_disagreements": total.disagreements,
+        "programs": total.programs,
+        "deadlocks": total.deadlocks,
+        "unsettled": total.unsettled,
+        "strata": total.by_stratum,
+        "seed": seed,
+        "seconds": dict(seconds),
+        "seed_cell": dict(cell),
+    }
+
+
+def report(total: Tally, cell: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
+    """The figures, to be read."""
+    rows = [("", "given", "from the costs")]
+    for kind in ("input", "outcome", "held_out"):
+        for name, (given, found) in cell["figures"][kind].items():
+            said = f"{given[0]} to {given[1]}" if isinstance(given, list) else f"{given}"
+            rows.append((f"{name} ({kind.replace('_', ' ')})", said, f"{found:.2f}"))
+    for key in ("pipelined_s", "staged_after_s", "bound_s", "autoschedule_s"):
+        rows.append((f"{key} (outcome)", "", f"{cell[key]:.2f}"))
+    parts = [
+        f"{total.programs:,} schedules in {seconds['programs']} s: the largest relative difference between period and "
+        f"run is {total.max_relative_error:.1e}; {total.deadlocks:,} lock up, and {total.disagreements:,} verdicts "
+        f"differ; {total.unsettled:,} runs did not settle",
+        aligned(rows),
+        "left open: " + "; ".join(cell["figures"]["under_determined"]),
+        f"the search found `{cell['autoschedule_pipeline']}`, {cell['autoschedule_over_bound']:.4f} times the bound, "
+        f"and stopped: {cell['autoschedule_stopped']}",
+    ]
+    if "sensitivity" in cell:
+        changed = cell["sensitivity"]
+        keys = list(next(iter(changed.values())))
+        table = [(name, *(f"{found[key]:.2f}" for key in keys)) for name, found in changed.items()]
+        parts.append(aligned([("", *keys), *table]))
+    return "\n\n".join(parts)
+
+
+COMMAND = Command(
+    name="bench period",
+    operands="",
+    summary="Periods of random schedules against runs in virtual time, and a cell of which figures are known.",
+    examples=(
+        ("bench period", "five hundred schedules, and the cell"),
+        ("bench period --seed=4 --programs=10000 --json", "for scripts; the same figures each time"),
+        ("bench period --programs=20 --sensitivity", "what the cell's periods depend on"),
+    ),
+    run=_run,
+    define=_define,
+    details="The period comes from the graph of a schedule's events, without a clock; the run walks through the same "
+    "plan with one. It exits with 1 when they differ, or do not agree on which schedules lock up.",
+)
