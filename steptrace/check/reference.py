@@ -71,6 +71,8 @@ _DECLARED = {"contract": "contract", "carries": "carries", "params": "parameters
 def _check_declarations(program: Program, source: Program) -> None:
     for what, words in _DECLARED.items():
         mine, theirs = (_declared(one, what) for one in (program, source))
+        if what == "kinds":  # one that is declared on one side only has its ops there only, which is told better
+            mine, theirs = ({name: one[name] for name in mine.keys() & theirs.keys()} for one in (mine, theirs))
         if mine != theirs:
             changed = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
             message = f"{', '.join(changed)} of the {words} of `{program.name}` is not what it is in the source"

@@ -30,6 +30,9 @@ def resource(name: str, kind: str = "state", *, capacity: int = 0, doc: str = ""
     A resource must be declared before an op names it: a misspelt name that silently became a resource of its
     own would lose an order.
 
+    What is written to a state, a cell, a slot or a fifo of yours and read by no op is missed by nobody: a schedule may
+    leave it out. What the world outside sees, such as an engine that is woken or a file, is a ``channel``.
+
     Args:
       name: dotted identifier; ``replay.cursor`` overlaps ``replay``.
       kind: ``state``, ``fifo``, ``channel``, ``slot`` or ``cell`` (one per step, ``name[k]``).
