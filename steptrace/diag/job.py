@@ -99,6 +99,23 @@ class JobOptionError(SteptraceError):
     code = "ST635"
 
 
+class TooFewDevicesError(SteptraceError):
+    """The mesh of a job has more devices than the process.
+
+    A process finds its devices once, when it starts to use them. One with CPUs alone has one, unless it is told to make
+    several of them, which is slow and good for trying out.
+
+    Example::
+
+        steptrace run grpo --mesh data=2,fsdp=2,context=2        # on a machine with one device
+
+    Ways out: a smaller mesh; ``XLA_FLAGS=--xla_force_host_platform_device_count=8 steptrace run ...`` for eight devices
+    on a CPU.
+    """
+
+    code = "ST637"
+
+
 class BrokenJobFolderError(SteptraceError):
     """A file of the output folder that resuming needs is not what the job wrote.
 

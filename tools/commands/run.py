@@ -26,6 +26,7 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "orders", False, "end with the step in another order, and one that is refused", flag_values=values
     )
+    flags.DEFINE_string("mesh", "", "devices to shard the trainer over: data=2,fsdp=2,context=2", flag_values=values)
     flags.DEFINE_bool("json", False, "print the summary as a JSON object, on the last line", flag_values=values)
 
 

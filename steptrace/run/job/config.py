@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steptrace.diag.job import JobOptionError, UnknownControlError
+from steptrace.run.job.devices import mesh_sizes
 from steptrace.run.job.recipe import Recipe
 
 CONTROLS = ("shuffled-rewards",)
@@ -33,6 +34,7 @@ class JobConfig:
       timed: wait for the device after each op, so that the times of the phases are those of their work.
       sanitize: look for what users' ops do beside their declaration.
       orders: end by running the step in another order for a few steps, and by showing one that is refused.
+      mesh: devices along the axes that the trainer is sharded over, as ``data=2,fsdp=2,context=2``; "" for one device.
       recipe: in place of the task's own.
     """
 
@@ -52,6 +54,7 @@ class JobConfig:
     timed: bool = False
     sanitize: bool = False
     orders: bool = False
+    mesh: str = ""
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
@@ -59,5 +62,6 @@ class JobConfig:
             raise JobOptionError(f"steps={self.steps}, and a job has at least 1")
         if self.eval_size < 1:
             raise JobOptionError(f"eval_size={self.eval_size}, and a job is evaluated on at least 1 problem")
+        mesh_sizes(self.mesh)
         if self.control and self.control not in CONTROLS:
             raise UnknownControlError(f"there is no control {self.control!r}", help=f"there is {', '.join(CONTROLS)}")

@@ -15,6 +15,7 @@ from steptrace.run.api import plan_for, run
 from steptrace.run.job.compiles import CompileWatch
 from steptrace.run.job.config import JobConfig
 from steptrace.run.job.control import ShuffledRewards
+from steptrace.run.job.devices import mesh_of, mesh_sizes
 from steptrace.run.job.evaluate import Evaluator
 from steptrace.run.job.folder import can_resume, held_folder
 from steptrace.run.job.optimizer import rl_optimizer
@@ -66,6 +67,7 @@ def run_job(config: JobConfig) -> dict[str, Any]:
     start = time.perf_counter()
     program = resolve(config.program)
     plan_for(program, config.pipeline, config.target, config.against or None)
+    mesh_of(mesh_sizes(config.mesh))
     if config.tensorboard:
         check_tensorboard()
     recipe = config.recipe or recipe_for(config.task)
@@ -87,7 +89,7 @@ def _trained(show: Show, config: JobConfig, program: Program, setup: Setup, out:
     setup.tokenizer.save(out / "tokenizer.json")
     evaluator = Evaluator(setup, setup.model(config.seed))
     warm = _warm_up(show, setup, evaluator, out, config.seed)
-    built = _build(setup, warm.split, program, config.seed)
+    built = _build(setup, warm.split, program, config)
     show.begin(f"{program.name} on {config.task}", config.steps or setup.recipe.steps)
     watch = CompileWatch({"trainer": built.trainer, "rollout": built.rollout, "reference": built.reference})
     result = _run_program(config, program, setup, built, [*_trackers(config, out), watch, show], out)
@@ -128,7 +130,7 @@ def _bind(config: JobConfig, program: Program, setup: Setup, built: _Built) -> d
         "reward": ScoreAndExact(setup.task, setup.recipe.exact_share),
         "prompts": setup.train,
         "tokenizer": setup.tokenizer,
-        "packer": setup.packer,
+        "packer": setup.packer_on(mesh_sizes(config.mesh)),
         "advantages": _control(config, program),
     }
 
@@ -158,7 +160,7 @@ def _warm_up(show: Show, setup: Setup, evaluator: Evaluator, out: Path, seed: in
     return warm
 
 
-def _build(setup: Setup, split: SplitModel, program: Program, seed: int) -> _Built:
+def _build(setup: Setup, split: SplitModel, program: Program, config: JobConfig) -> _Built:
     """Trainer, rollout and reference, all from the warmed-up parameters.
 
     The KL penalty is that of the recipe where the program makes the reference's log-probs; else there is none.
@@ -174,14 +176,14 @@ def _build(setup: Setup, split: SplitModel, program: Program, seed: int) -> _Bui
         entropy_coef=recipe.entropy_coef,
     )
     rollout = JaxRollout(
-        setup.model(seed),
+        setup.model(config.seed),
         setup.tokenizer,
         buckets=(setup.bucket,),
         max_new_tokens=setup.max_new_tokens,
         temperature=recipe.temperature,
     )
     return _Built(
-        trainer=JaxTrainer(split, rl_optimizer(recipe), loss),
+        trainer=JaxTrainer(split, rl_optimizer(recipe), loss, mesh=mesh_of(mesh_sizes(config.mesh))),
         rollout=rollout,
         reference=FrozenReference(split, temperature=recipe.temperature),
     )

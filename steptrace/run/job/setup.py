@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
 
 from steptrace.diag.job import NoAnswersError, NothingFitsError
 from steptrace.lang.records import Prompt
@@ -12,6 +14,7 @@ from steptrace.run.data.prompts import ListPrompts
 from steptrace.run.job.recipe import Recipe
 from steptrace.run.models.decoder import Decoder, DecoderConfig
 from steptrace.run.tasks import Task, TaskTokenizer, load_task
+from steptrace.run.trainer.mesh import POSITION_AXES, ROW_AXES
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,13 @@ class Setup:
             rope_theta=recipe.rope_theta,
         )
         return Decoder(sizes, seed=seed_of("model", seed) % 2**31)
+
+    def packer_on(self, mesh: Mapping[str, int]) -> Packer:
+        """The packer with rows and row length made up to what divides over a mesh of these sizes."""
+        rows, length = (prod(mesh.get(axis, 1) for axis in axes) for axes in (ROW_AXES, POSITION_AXES))
+        return replace(
+            self.packer, rows=-(-self.packer.rows // rows) * rows, length=-(-self.packer.length // length) * length
+        )
 
     def answer_tokens(self, prompt: Prompt) -> list[int]:
         """The right answer as a model should sample it."""
