@@ -64,12 +64,17 @@ class Boundary:
         self._slot = _Slot(self._requests, micro_batch, arrays)
         return self._requests
 
-    def pop(self, request: int | StagedCall) -> tuple[MicroBatch, dict[str, Any]]:
-        """The micro-batch of a request, which is held no more."""
+    def staged(self, request: int | StagedCall) -> MicroBatch:
+        """The micro-batch of a request."""
         number = request.request if isinstance(request, StagedCall) else request
         if self._slot is None or self._slot.request != number:
             there = "nothing is" if self._slot is None else f"request {self._slot.request} is"
             raise NotStagedError(f"request {number} is not staged: {there}", help="stage it again, or send it whole")
+        return self._slot.micro_batch
+
+    def pop(self) -> tuple[MicroBatch, dict[str, Any]]:
+        """The staged micro-batch, which is held no more."""
+        assert self._slot is not None, "what is taken was found there"
         slot, self._slot = self._slot, None
         return slot.micro_batch, slot.arrays
 

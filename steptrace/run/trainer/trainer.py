@@ -150,7 +150,7 @@ class JaxTrainer:
           ReleasedInputError: the micro-batch before it dropped tokens, and its arrays are gone.
         """
         self._boundary.refuse_held("another micro-batch")
-        self._check_step(micro_batch)
+        self._check_call(micro_batch, apply_optimizer, defer_update)
         arrays = self._checked(micro_batch)
         return self._train(micro_batch, arrays, apply_optimizer, defer_update, wait_for_update)
 
@@ -183,11 +183,11 @@ class JaxTrainer:
         """As `fwd_bwd`, on the micro-batch that is staged under ``request``.
 
         Raises:
-          NotStagedError: it is not staged. Otherwise as `fwd_bwd`.
+          NotStagedError: it is not staged. Otherwise as `fwd_bwd`; what is refused stays staged.
         """
         self._boundary.refuse_held("another micro-batch")
-        micro_batch, arrays = self._boundary.pop(request)
-        self._check_step(micro_batch)
+        self._check_call(self._boundary.staged(request), apply_optimizer, defer_update)
+        micro_batch, arrays = self._boundary.pop()
         return self._train(micro_batch, arrays, apply_optimizer, defer_update, wait_for_update)
 
     def apply_deferred_update(self) -> dict[str, Any]:
@@ -395,8 +395,6 @@ class JaxTrainer:
         self, micro_batch: MicroBatch, arrays: dict[str, Any], closes: bool, defer: bool, wait: bool
     ) -> dict[str, Any] | None:
         """One training call, whole or staged."""
-        if defer and not closes:
-            raise TrainerCallError("defer_update=True was given without apply_optimizer=True")
         if self._acc is None:
             self._acc = self._zeros(self._params)
         self._add(micro_batch, arrays)
@@ -439,7 +437,9 @@ class JaxTrainer:
         self._acc, self._step = None, None
         self._unsettled.drop()
 
-    def _check_step(self, micro_batch: MicroBatch) -> None:
+    def _check_call(self, micro_batch: MicroBatch, closes: bool, defer: bool) -> None:
+        if defer and not closes:
+            raise TrainerCallError("defer_update=True was given without apply_optimizer=True")
         if self._step is not None and micro_batch.step != self._step:
             raise UnfinishedStepError(
                 f"a micro-batch of step {micro_batch.step} came before the update of step {self._step}",

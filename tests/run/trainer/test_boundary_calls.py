@@ -1,5 +1,7 @@
 """What a trainer holds across the border of two steps: staged micro-batches, updates held back, and all it refuses."""
 
+import threading
+
 import optax
 import pytest
 from flax import nnx
@@ -222,6 +224,52 @@ def test_a_snapshot_is_what_the_trainer_was(scale, tmp_path):
     other.restore_checkpoint(tmp_path / "made")
     assert other.params_digest() == digest
     assert other.updates_applied == 1
+
+
+def written_by_another_thread(trainer, snapshot, folder):
+    """Write a snapshot on a thread of its own while updates take the buffers that it was made of."""
+    met = []
+
+    def write():
+        try:
+            trainer.write_checkpoint(snapshot, folder)
+        except Exception as error:
+            met.append(error)
+
+    thread = threading.Thread(target=write)
+    plain(trainer, [numbers(1, 5.0)])
+    thread.start()
+    for step in range(2, 12):
+        plain(trainer, [numbers(step, 5.0)])
+    thread.join()
+    return met
+
+
+def test_a_snapshot_is_written_while_updates_take_the_buffers_it_was_made_of(scale, tmp_path):
+    plain(scale, [numbers(0, 1.0)])
+    digest = scale.params_digest()
+    assert written_by_another_thread(scale, scale.snapshot_checkpoint(), tmp_path / "made") == []
+    other = JaxTrainer(Scale(), optax.adam(0.1), linear_loss)
+    other.restore_checkpoint(tmp_path / "made")
+    assert other.params_digest() == digest != scale.params_digest()
+
+
+def test_control_what_is_no_copy_is_gone_by_then(scale, tmp_path):
+    plain(scale, [numbers(0, 1.0)])
+    (error,) = written_by_another_thread(scale, scale._saved(), tmp_path / "made")
+    assert "deleted" in str(error)
+
+
+def test_a_staged_call_that_is_refused_keeps_its_micro_batch(scale):
+    staged = scale.stage_fwd_bwd(numbers(1, 1.0))
+    scale.fwd_bwd(numbers(0, 1.0))
+    with pytest.raises(refused.UnfinishedStepError):
+        scale.fwd_bwd_staged(staged)
+    with pytest.raises(refused.TrainerCallError):
+        scale.fwd_bwd_staged(staged, defer_update=True)
+    scale.update()
+    scale.fwd_bwd_staged(staged, apply_optimizer=True)
+    assert scale.updates_applied == 2
 
 
 def test_what_it_advertises(scale):
