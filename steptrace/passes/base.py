@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import ClassVar, Protocol, get_type_hints, runtime_checkable
 
@@ -32,6 +33,15 @@ class Pass(Protocol):
         Raises:
           SteptraceError: a motion was refused, or the pass declined; nothing of it is kept.
         """
+        ...
+
+
+@runtime_checkable
+class Partial(Pass, Protocol):
+    """A pass that may be applied in part, and says what it left."""
+
+    def left(self, schedule: Schedule) -> Iterable[PassDeclinedError]:
+        """What the pass leaves where it is, of a schedule that it can be applied to; one refusal for each reason."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from steptrace.check.dead import dead_ops, without
@@ -15,7 +15,7 @@ from steptrace.ir.printer import print_program
 from steptrace.ir.program import Program
 from steptrace.ir.verify import verify
 from steptrace.motion import Schedule
-from steptrace.passes.base import Pass, text_of
+from steptrace.passes.base import Partial, Pass, text_of
 from steptrace.passes.pipeline_text import parse_pipeline
 from steptrace.passes.registry import PASSES
 from steptrace.passes.remark import Remark, applied, missed
@@ -106,7 +106,7 @@ def _run(schedule: Schedule, pass_: Pass) -> tuple[Schedule, PassRun]:
     start = time.perf_counter()
     try:
         after = pass_.run(schedule)
-        remarks = tuple(applied(pass_.name, schedule, after))
+        remarks = (*_left(schedule, pass_), *applied(pass_.name, schedule, after))
     except SteptraceError as error:
         after, remarks = schedule, (missed(pass_.name, error),)
     except Exception as error:
@@ -119,6 +119,12 @@ def _run(schedule: Schedule, pass_: Pass) -> tuple[Schedule, PassRun]:
             after, remarks = schedule, (missed(pass_.name, early),)
     verified = time.perf_counter()
     return after, PassRun(text_of(pass_), after.program, remarks, ran - start, verified - ran)
+
+
+def _left(schedule: Schedule, pass_: Pass) -> Iterator[Remark]:
+    """Remarks of what a pass that was applied left where it is."""
+    if isinstance(pass_, Partial):
+        yield from (missed(pass_.name, error) for error in pass_.left(schedule))
 
 
 def _verify(before: Schedule, after: Schedule, pass_: Pass) -> None:

@@ -63,17 +63,22 @@ def leaving(program: Program, ops: Iterable[Op]) -> tuple[str, ...]:
 
     Such an op must not run before what may still fail in the steps before it.
     """
-    kinds = kinds_of(program)
+    return tuple(op.id for op in ops if lasting_writes(program, op))
+
+
+def lasting_writes(program: Program, op: Op) -> tuple[str, ...]:
+    """What a user's op writes that stays when its step fails: channels and the users' own; nothing for other ops."""
+    row = kinds_of(program)[op.kind]
     channels = {one.name for one in program.resources if one.kind is ResourceKind.CHANNEL}
-    return tuple(
-        op.id
-        for op in ops
-        if kinds[op.kind].user
-        and any(
-            effect.access is Access.WRITE and (effect.resource in channels or effect.resource not in RESOURCES)
-            for effect in effects_of(op, kinds[op.kind], program.contract)
-        )
-    )
+    effects = effects_of(op, row, program.contract) if row.user else ()
+    written = (effect.resource for effect in effects if effect.access is Access.WRITE)
+    return tuple(dict.fromkeys(name for name in written if name in channels or name not in RESOURCES))
+
+
+def reads_of(program: Program, op: Op) -> tuple[str, ...]:
+    """The resources that an op reads, of whichever step."""
+    effects = effects_of(op, kinds_of(program)[op.kind], program.contract)
+    return tuple(dict.fromkeys(effect.resource for effect in effects if effect.access is Access.READ))
 
 
 def training_node(program: Program) -> Node:

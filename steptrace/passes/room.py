@@ -17,6 +17,7 @@ from steptrace.ir.builtin import BUILTIN
 from steptrace.ir.program import Op, Program
 from steptrace.ir.resource import ANY
 from steptrace.passes.base import declined
+from steptrace.passes.roles import lasting_writes, reads_of
 
 Chain = tuple[Edge, ...]
 """Edges one after the other."""
@@ -72,6 +73,23 @@ def no_room(
     notes = (Note(instance(edge.before, step), units[edge.before].loc),)
     help = _declaration(reference, chain) or _staleness(reference, op, origins, steps)
     return declined(f"{what}: {reason_of(edge, step)}", loc=units[edge.after].loc, edge=edge, notes=notes, help=help)
+
+
+def stays_written(reference: Program, what: str, op: str) -> PassDeclinedError:
+    """Why a user's op cannot run ahead whose writes stay when a step fails, for a pass to raise.
+
+    Args:
+      reference: the reference of the schedule.
+      what: what cannot be done because of it, the beginning of the sentence.
+      op: the op, one of those of `leaving`.
+    """
+    node = units_of(reference)[op].node
+    assert isinstance(node, Op), "no loop is the user's"
+    writes = " and ".join(f"`{name}`" for name in lasting_writes(reference, node))
+    help = f"write {writes} after the update, in an op of its own that takes what `{op}` gives; then `{op}` can move"
+    if any(name in lasting_writes(reference, node) for name in reads_of(reference, node)):
+        help = f"`{op}` can move if it neither reads nor writes {writes}; keep that in an op after the update"
+    return declined(f"{what}: it writes {writes}, which stays when a step fails", loc=node.loc, help=help)
 
 
 def _declaration(reference: Program, chain: Chain) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from steptrace.check.settle_law import ATTEMPT
 from steptrace.check.units import units_of
 from steptrace.check.values import makers_of
+from steptrace.diag.base import SteptraceError
 from steptrace.diag.motion import PassDeclinedError
 from steptrace.ir.program import Op
 from steptrace.motion import Schedule, rotate, split
 from steptrace.passes.base import declined
-from steptrace.passes.roles import feeding, first_calls, trained_units, training_loop, used_by
-from steptrace.passes.room import chains_to, no_room
+from steptrace.passes.roles import feeding, first_calls, leaving, trained_units, training_loop, used_by
+from steptrace.passes.room import chains_to, no_room, stays_written
+from steptrace.passes.take_ahead import TakeAhead
 
 
 def check_packed_ahead(schedule: Schedule) -> Op:
@@ -24,7 +26,7 @@ def check_packed_ahead(schedule: Schedule) -> Op:
     calls = first_calls(program)
     if not calls:
         message = f"the first micro-batch of `{loop.id}` runs inside the loop, so there is none to ship ahead"
-        raise declined(message, loc=loop.loc, help="put `take-ahead` before this pass")
+        raise declined(message, loc=loop.loc, help=_way_to_pack_ahead(schedule))
     if len(calls) > 1 or (calls[0].origin and calls[0].origin.part not in ("", ATTEMPT)):
         raise declined(f"`{calls[0].id}` is shipped ahead already", loc=calls[0].loc)
     makers = makers_of(units_of(program))
@@ -36,6 +38,15 @@ def check_packed_ahead(schedule: Schedule) -> Op:
     return calls[0]
 
 
+def _way_to_pack_ahead(schedule: Schedule) -> str:
+    """How a first micro-batch gets packed ahead: by `take-ahead`, or by what that pass lacks itself."""
+    try:
+        TakeAhead().run(schedule)
+    except SteptraceError as error:
+        return f"`take-ahead` comes first, and is refused here; {error.help or error.message}"
+    return "put `take-ahead` before this pass"
+
+
 def _not_ahead(schedule: Schedule, made: Op, call: Op) -> PassDeclinedError:
     """Why the first micro-batch is not packed ahead: its maker waits for the step before, or nobody asked for it."""
     reference = schedule.reference
@@ -44,6 +55,9 @@ def _not_ahead(schedule: Schedule, made: Op, call: Op) -> PassDeclinedError:
     if made.id in chains_to(reference, sources, 1):
         what = "the first micro-batch cannot be shipped ahead"
         return no_room(reference, what, made.id, sources, [op.id for op in fed], 1)
+    marks = [id for id in leaving(reference, fed) if id == made.id or made.id in chains_to(reference, (id,), 0)]
+    if marks:
+        return stays_written(reference, f"the first micro-batch cannot be shipped ahead of `{marks[0]}`", marks[0])
     message = f"`{made.id}` makes the first micro-batch in its own step, so nothing could be shipped ahead"
     return declined(message, loc=made.loc, help="put `take-ahead` before this pass")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from steptrace.check.units import is_stream
-from steptrace.diag.motion import PassOptionError
+from steptrace.diag.motion import PassDeclinedError, PassOptionError
 from steptrace.ir.program import Loop, Node, Op, Program, ops_of
 from steptrace.ir.verify.runs import Role
 from steptrace.motion import Schedule, move_to_lane, peel, rename, rotate
@@ -23,7 +24,7 @@ from steptrace.passes.roles import (
     used_by,
     with_role,
 )
-from steptrace.passes.room import chains_to, no_room
+from steptrace.passes.room import chains_to, no_room, stays_written
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TakeAhead:
     same: with staleness 0 its groups are sampled with the weights that this step publishes; a callback without
     declared effects lets nothing past. Ops that wait by themselves (log-probs under the actor, values of a critic
     that is still trained), and users' ops whose writes stay when a step fails (their own resources, channels), stay in
-    their step, with what uses them.
+    their step, with what uses them; a remark names such an op of the user's.
     """
 
     name: ClassVar[str] = "take-ahead"
@@ -66,6 +67,11 @@ class TakeAhead:
         others = [node.id for node in schedule.program.body if node.id not in ids]
         above = others[others.index(loop.id) + 1] if stream else others[0]
         return rotate(schedule, ids, ahead=self.depth, above=above).schedule
+
+    def left(self, schedule: Schedule) -> Iterator[PassDeclinedError]:
+        """The users' ops that stay in their step because what they write would stay when it fails."""
+        for id in leaving(schedule.reference, _fed(schedule.program)):
+            yield stays_written(schedule.reference, f"stopped at `{id}`", id)
 
     def _group(self, schedule: Schedule) -> tuple[Op, ...]:
         """The ops that move: those that feed the first micro-batch and do not wait for the step before."""

@@ -68,6 +68,32 @@ def test_what_a_users_op_remembers_is_not_written_before_the_steps_before_are_th
     assert remark.loc.source() == "archive(groups)"
 
 
+@pytest.mark.parametrize(("name", "op"), [("penalised", "penalty"), ("remembering", "unseen_only")])
+def test_take_ahead_names_the_users_op_at_which_it_stops(name: str, op: str):
+    remarks = derived(name, "take-ahead").remarks
+    assert {remark.kind for remark in remarks} == {"applied", "missed"}
+    remark = missed(name, "take-ahead")
+    assert remark.message.startswith(f"stopped at `{op}`: it writes `")
+    assert remark.message.endswith("`, which stays when a step fails")
+    assert op in remark.loc.source()
+    assert f"then `{op}` can move" in remark.help or f"`{op}` can move if" in remark.help
+
+
+@pytest.mark.parametrize("later", ["stage-before-update", "stage-after-update", "send-ahead"])
+def test_what_needs_more_than_take_ahead_could_take_says_why(later: str):
+    found = [remark for remark in derived("penalised", f"take-ahead,{later}").remarks if remark.pass_name == later]
+    assert [remark.message for remark in found] == [
+        "the first micro-batch cannot be shipped ahead of `penalty`: it writes `notes.mean`,"
+        " which stays when a step fails"
+    ]
+    assert "put `take-ahead`" not in found[0].help
+
+
+def test_control_take_ahead_stops_nowhere_at_an_op_that_writes_nothing():
+    assert {remark.kind for remark in derived("own_ops", "take-ahead").remarks} == {"applied"}
+    assert missed("penalised", "stage-before-update").help == "put `take-ahead` before this pass"
+
+
 def test_metrics_are_fetched_before_what_would_stay_if_the_update_failed():
     remark = missed("reporting", "defer-metrics")
     assert remark.message == "`report` follows the metrics, and what it writes stays when the update fails"

@@ -257,3 +257,23 @@ def critic_behind_each_call(step):
     step.update()
     update_critic()
     _end(step, step.get_metrics())
+
+
+notes_mean = steptrace.resource("notes.mean", "cell", doc="mean reward of each step")
+
+
+@steptrace.op(
+    takes=("groups",), gives="groups<penalised>", reads=["host[k]", "notes.mean[k-1]"], writes=["notes.mean[k]"]
+)
+def penalty(groups):
+    return groups
+
+
+@steptrace.program(staleness=1)
+def penalised(step):
+    step.dispatch(prompts=4, samples=2)
+    groups = penalty(step.reward(step.take()))
+    for mb in step.micro_batches(step.pack(step.advantages(groups))):
+        step.fwd_bwd(mb)
+    step.update()
+    _end(step, step.get_metrics())

@@ -95,11 +95,13 @@ def _show(result: PipelineResult, values: flags.FlagValues) -> None:
     for text, program in result.dumps:
         if wanted in ("all", _name(text)):
             print(f"# after {text}\n{program}", end="", file=sys.stderr)
+    used = {remark.pass_name for remark in result.remarks if remark.kind == "applied"}
     for remark in result.remarks:
         if values.remarks:
             print(remark, file=sys.stderr)
         elif remark.kind == "missed":
-            print(f"note: {remark.pass_name} declined: {remark.message}; --remarks shows more", file=sys.stderr)
+            how = "did a part" if remark.pass_name in used else "declined"
+            print(f"note: {remark.pass_name} {how}: {remark.message}; --remarks shows more", file=sys.stderr)
     if values.time:
         for name, seconds in result.seconds:
             print(f"{seconds * 1e3:8.2f} ms  {name}", file=sys.stderr)
