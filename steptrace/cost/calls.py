@@ -70,6 +70,8 @@ class Instance:
 
     def ship(self) -> Moment:
         """Send the op's data on its way; gives the moment at which it arrives."""
+        if self.lane.at.later_s:
+            self.wait()
         if not self.cost.ship_s:
             return self.lane.at
         return self._sent(LINK, self.cost.ship_s, self.operands(), "")

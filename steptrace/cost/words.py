@@ -50,6 +50,9 @@ def critical(period: Period) -> tuple[Part, ...]:
             parts[-1] = Part(last.op, last.where, last.count + 1, last.seconds + arc.seconds, last.line)
         else:
             parts.append(Part(owner.op, owner.where, 1, arc.seconds, lines.get(owner.op, "")))
+    if len(parts) > 1 and (parts[0].op, parts[0].where) == (parts[-1].op, parts[-1].where):
+        first, last = parts[0], parts.pop()
+        parts[0] = Part(first.op, first.where, first.count + last.count, first.seconds + last.seconds, first.line)
     return tuple(parts)
 
 

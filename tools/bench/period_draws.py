@@ -25,7 +25,7 @@ TRAIN_STEPS = "train steps"
 ONE_IN = 25
 """One of so many draws is a train step; each takes as long as many of the others."""
 
-STEPS = (60, 240, 900)
+STEPS = (32, 96, 320, 960)
 """How long runs are, until one has settled."""
 
 
@@ -93,7 +93,7 @@ def compare(
     from steptrace.diag.simulation import SimulatedDeadlockError
     from steptrace.ir.printer import print_program
 
-    reference = reference_of(program, plan.base.program)
+    reference = program if plan.source is None else reference_of(program, plan.source.program)
     locks = bool(find_cycle(program, edges_of(reference, program)))
     try:
         period: float | None = formula(plan, durations, micro_batches)

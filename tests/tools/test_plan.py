@@ -1,0 +1,121 @@
+"""`steptrace plan`: what it says of a schedule, tables over settings, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from steptrace_tools.cli import main
+
+PROGRAM = "grpo{staleness=1,save_every=1000000}"
+
+COSTS = """\
+[ops.fwd_bwd]
+issue = "1 s"
+work = "10 s"
+[ops.update]
+work = "4 s"
+[ops.log]
+issue = "3 s"
+[ops.other]
+issue = "0 s"
+[sizes]
+params = "2 GB"
+optimizer = "4 GB"
+batch = "1 GB"
+micro_batch = "100 MB"
+"""
+
+
+@pytest.fixture
+def costs(tmp_path) -> str:
+    path = tmp_path / "costs.toml"
+    path.write_text(COSTS)
+    return f"--costs={path}"
+
+
+def told(capsys, *arguments: str) -> dict:
+    assert main(["plan", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_figures_of_a_schedule(capsys, costs):
+    plain = told(capsys, PROGRAM, costs, "--micro-batches=3")
+    assert plain["period_s"] == 1 + 30 + 4 + 3
+    assert plain["bound_s"] == 34
+    assert plain["idle"]["step_s"] == pytest.approx(4)
+    assert plain["memory"] == {"bytes": 1e9, "held": {"batch": {"most": 1, "bytes": 1e9}}}
+    pipelined = told(capsys, PROGRAM, "-p", "pipelined-boundary", costs, "--micro-batches=3")
+    assert pipelined["period_s"] == 34
+    assert pipelined["over_bound"] == 1
+    assert pipelined["bottleneck"].startswith("trainer is the bottleneck")
+    assert [part["op"] for part in pipelined["critical_cycle"]].count("log") == 0
+    assert pipelined["memory"]["held"]["batch"]["most"] == 2
+    assert pipelined["slack_s"]["log"] > 0
+
+
+def test_the_report_says_it_in_words(capsys, costs):
+    assert main(["plan", PROGRAM, costs, "--micro-batches=3"]) == 0
+    said = capsys.readouterr().out
+    assert "period        38 s" in said
+    assert "3 x fwd_bwd (30 s on trainer)" in said
+    assert "grpo.py:" in said
+
+
+def test_unequal_counts_are_told_as_bounds(capsys, costs):
+    found = told(capsys, PROGRAM, costs, "--micro-batches=2,4")
+    assert not found["exact"]
+    assert (found["least_period_s"], found["period_s"]) == (28, 48)
+    assert main(["plan", PROGRAM, costs, "--micro-batches=2,4"]) == 0
+    assert "between 28 s and 48 s on average" in capsys.readouterr().out
+
+
+def test_a_search_prints_a_pipeline_that_opt_takes(capsys, costs):
+    found = told(capsys, PROGRAM, costs, "--micro-batches=3", "--auto")
+    assert found["period_s"] == found["bound_s"]
+    assert "no legal schedule is faster" in found["stopped"]
+    again = told(capsys, PROGRAM, "-p", found["pipeline"], costs, "--micro-batches=3")
+    assert again["period_s"] == found["period_s"]
+    assert told(capsys, PROGRAM, costs, "--micro-batches=3", "--auto")["pipeline"] == found["pipeline"]
+
+
+def test_a_search_keeps_within_the_memory(capsys, costs):
+    found = told(capsys, PROGRAM, costs, "--micro-batches=3", "--auto", "--memory=1 GB")
+    assert found["memory"]["bytes"] <= 1e9
+    free = told(capsys, PROGRAM, costs, "--micro-batches=3", "--auto")
+    assert free["memory"]["bytes"] > 1e9
+    assert free["period_s"] < found["period_s"]
+
+
+def test_a_table_over_settings(capsys, costs):
+    found = told(capsys, PROGRAM, costs, "--sweep", "staleness=0..1", "micro_batches=2,3")["sweep"]
+    assert [(row["staleness"], row["micro_batches"]) for row in found] == [(0, "2"), (0, "3"), (1, "2"), (1, "3")]
+    assert [row["period_s"] for row in found] == [28, 38, 28, 38]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["grpo"], 2, "`plan` needs costs"),
+        (["grpo", "COSTS"], 2, "say how many micro-batches"),
+        (["grpo", "COSTS", "--micro-batches=0"], 2, "numbers from 1 on"),
+        (["grpo", "COSTS", "--micro-batches=2", "--sweep=staleness"], 2, "is no setting"),
+        (["grpo", "COSTS", "--micro-batches=2", "--memory=1 GB"], 2, "give `--auto` too"),
+        (["grpo", "COSTS", "--micro-batches=2", "--auto", "--memory=1"], 2, "one is written"),
+        (["grpo", "--costs=no.toml"], 1, "error[ST330]"),
+    ],
+)
+def test_what_means_nothing_is_refused(capsys, costs, arguments, code, said):
+    assert main(["plan", *(costs if one == "COSTS" else one for one in arguments)]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_ops_without_costs_are_listed(capsys, tmp_path):
+    path = tmp_path / "few.toml"
+    path.write_text('[ops.fwd_bwd]\nwork = "1 s"\n')
+    assert main(["plan", "grpo", f"--costs={path}", "--micro-batches=2"]) == 1
+    said = capsys.readouterr().err
+    assert "error[ST332]" in said
+    assert "`pack`" in said
+    assert "`fwd_bwd`" not in said.partition("have no costs")[0]
