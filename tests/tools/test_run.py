@@ -55,10 +55,8 @@ def test_without_flags_the_job_decides(seen, capsys):
 
 def test_every_flag_reaches_the_job(seen):
     line = "run --task chain_sum --steps=7 grpo{staleness=1} --seed 3 --out x --resume -p a,b --target inline"
-    assert (
-        main([*line.split(), "--control=shuffled-rewards", "--eval_size=9", "--tensorboard", "--timed", "--sanitize"])
-        == 0
-    )
+    line += " --control=shuffled-rewards --eval_size=9 --tensorboard --timed --sanitize --mesh=data=2"
+    assert main(line.split()) == 0
     assert seen == [
         JobConfig(
             program="grpo{staleness=1}",
@@ -74,6 +72,7 @@ def test_every_flag_reaches_the_job(seen):
             tensorboard=True,
             timed=True,
             sanitize=True,
+            mesh="data=2",
         )
     ]
 
@@ -84,7 +83,7 @@ def test_json_is_the_last_line(seen, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"program": "grpo", "steps": 2}
 
 
-@pytest.mark.parametrize("flag", ["--steps=many", "--seed=1.5", "--mesh=2x2"])
+@pytest.mark.parametrize("flag", ["--steps=many", "--seed=1.5", "--shape=2x2"])
 def test_a_flag_that_does_not_fit_exits_2_before_the_job(flag: str, seen):
     assert main(["run", "grpo", flag]) == 2
     assert seen == []
