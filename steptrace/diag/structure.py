@@ -40,6 +40,7 @@ from steptrace.diag.structure_values import (
     OtherMicroBatchError,
     OtherStepError,
     UndefinedValueError,
+    UnmadeCellError,
     UnusedResultError,
     ValueOutOfScopeError,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "TwoWeightWritersError",
     "UnappliedGradientsError",
     "UndefinedValueError",
+    "UnmadeCellError",
     "UnpublishedWeightsError",
     "UnusedResultError",
     "UpdateInMicroBatchesError",

@@ -143,3 +143,23 @@ class UnusedResultError(SteptraceError):
     """
 
     code = "ST137"
+
+
+class UnmadeCellError(SteptraceError):
+    """An op reads what its own step leaves in a resource, and only an op below it writes that.
+
+    A resource with a cell for each step, ``policy.version[k]``, is written once a step; whoever reads the cell of step
+    k stands below the op of step k that writes it. Above it, there would be nothing to read.
+
+    Asked of a program as it is written. Of a schedule the same follows from the comparison with its source.
+
+    Example::
+
+        step.commit()                           # stamps the step's groups with policy.version[k]
+        step.sync_weights()                     # makes policy.version[k]
+
+    Ways out: move the reader below the writer; or read the cell of the step before, ``notes.mean[k-1]``, if that is
+    what is meant.
+    """
+
+    code = "ST162"

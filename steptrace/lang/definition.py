@@ -151,7 +151,7 @@ def trace(program: ProgramDef, **params: AttrValue) -> Program:
         tracer.closed = True
         ACTIVE.reset(token)
     traced = _assemble(program, values, tracer, prologue, body)
-    verify(traced)
+    verify(traced, own_order=True)
     return traced
 
 

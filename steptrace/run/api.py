@@ -17,7 +17,7 @@ from steptrace.check.validation import check_source
 from steptrace.diag.base import a_or_an
 from steptrace.diag.binding import BadRunOptionError
 from steptrace.diag.checkpoint import NoCheckpointError
-from steptrace.ir import Program
+from steptrace.ir import Program, verify
 from steptrace.lang.definition import ProgramDef, trace
 from steptrace.lang.reference import resolve
 from steptrace.lang.source import scheduled, source_of
@@ -196,7 +196,10 @@ def _check_end(session: Session, steps: int | None) -> None:
 def _source(program: Program, against: Program | ProgramDef | str | None) -> Program | None:
     """What a schedule was derived from; None for a program that is its own source."""
     if against is None:
-        return source_of(program) if scheduled(program) else None
+        if scheduled(program):
+            return source_of(program)
+        verify(program, own_order=True)
+        return None
     source = _traced(against)
     check_source(source)
     return source

@@ -45,7 +45,11 @@ GRADE = OpKind(
 )
 MEAN = OpKind("mean", reads=("grads.sums", "grads.count"), writes=("grads.sums",), user=True)
 CLIP = OpKind("clip", reads=("grads.sums",), writes=("grads.sums",), user=True)
-KINDS = (LOOK, ASK, WAKE, GRADE, MEAN, CLIP)
+NOTE = OpKind("note", writes=("notes.seen[k]",), user=True)
+TALLY = OpKind("tally", reads=("notes.seen[k]",), writes=("log",), user=True)
+RECALL = OpKind("recall", reads=("notes.seen[k-1]",), writes=("log",), user=True)
+ADJUST = OpKind("adjust", reads=("notes.seen[k]",), writes=("notes.seen[k]",), user=True)
+KINDS = (LOOK, ASK, WAKE, GRADE, MEAN, CLIP, NOTE, TALLY, RECALL, ADJUST)
 
 
 def made(**edits) -> Callable[[], Program]:
@@ -676,4 +680,37 @@ def test_each_code_has_a_page_with_an_example_and_a_way_out(code: str) -> None:
 
 
 def test_each_code_is_raised_by_a_case_of_these_tests() -> None:
-    assert {case.code for case in CASES} | BY_PARSER == set(CODES)
+    assert {case.code for case in CASES} | BY_PARSER | {"ST162"} == set(CODES)
+
+
+NOTES = (Resource("notes.seen", ResourceKind.CELL),)
+
+TOO_EARLY = [
+    (made(without=("commit",), before={"sync": op("commit")}), "commit", "policy.version", "sync_weights"),
+    (made(without=("log",), before={"commit": op("log", "metrics", loc=Loc("train.py", 14))}), "", "", ""),
+    (made(without=("log",), before={"sync": op("log", "metrics")}), "log", "policy.version", "sync_weights"),
+    (made(resources=NOTES, before={"update": op("tally")}, after={"log": op("note")}), "tally", "notes.seen", "note"),
+    (made(resources=NOTES, before={"update": op("note")}, after={"log": op("tally")}), "", "", ""),
+    (made(resources=NOTES, before={"update": op("recall")}, after={"log": op("note")}), "", "", ""),
+    (made(resources=NOTES, after={"commit": op("adjust")}), "", "", ""),
+    (
+        made(resources=NOTES, after={"log": when(Every(2), "note"), "commit": op("tally")}),
+        "tally",
+        "notes.seen",
+        "note",
+    ),
+    (made(resources=NOTES, after={"log": op("tally")}), "", "", ""),
+]
+
+
+@pytest.mark.parametrize(("program", "reader", "cell", "writer"), TOO_EARLY)
+def test_a_cell_is_not_read_above_the_op_of_its_step_that_writes_it(program, reader, cell, writer) -> None:
+    found = problems(program(), own_order=True)
+    said = f"`{reader}` reads `{cell}[k]`, which `{writer}` writes only after it"
+    assert [problem.code for problem in found] == ["ST162"] * bool(reader)
+    assert all(problem.message.startswith(said) for problem in found)
+    assert all(problem.help == f"move `{reader}` below `{writer}`" for problem in found)
+
+
+def test_control_the_order_of_a_schedule_is_asked_of_its_source() -> None:
+    assert problems(TOO_EARLY[0][0]()) == []

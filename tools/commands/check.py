@@ -36,10 +36,13 @@ def _check_structure(reference: str) -> int:
     """Checks a program by itself; of a text, shows every problem."""
     from steptrace.ir.verify import problems
     from steptrace.lang.reference import is_text, read, resolve
+    from steptrace.lang.source import scheduled
 
     if is_text(reference):
         parsed = read(reference)
         program, found = parsed.program, problems(parsed.program, parsed.places)
+        if not found and not scheduled(program):
+            found = problems(program, parsed.places, own_order=True)
     else:
         program, found = resolve(reference), []
     for problem in found:
