@@ -359,6 +359,22 @@ class ReleasedInputError(SteptraceError):
     code = "ST361"
 
 
+class NoHeadError(SteptraceError):
+    """A head that works on hidden states was chosen for a model that does not give them.
+
+    The head ``shard_map`` takes hidden states and the table instead of logits. ``models.decoder.Decoder`` gives both:
+    a method ``hidden(tokens, positions, segment_ids)`` and a parameter ``head_kernel`` [features, vocab].
+
+    Example::
+
+        JaxTrainer(model_with_logits_alone, optimizer, GrpoLoss(head="shard_map"))
+
+    Ways out: ``head="dense"``; give the model the two.
+    """
+
+    code = "ST363"
+
+
 class MeshError(SteptraceError):
     """Parameters cannot be sharded over the mesh as the rules say.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from steptrace.run.models.split import SplitModel
-from steptrace.run.trainer.accumulate import Accumulator, Loss, fwd_bwd_leaf, zeros
+from steptrace.run.trainer.accumulate import Accumulator, Loss, fwd_bwd_leaf, loss_sums, zeros
 from steptrace.run.trainer.batch import Batch
 from steptrace.run.trainer.mesh import Placement
 from steptrace.run.trainer.replay import Replay
@@ -23,6 +24,7 @@ class Leaves:
 
     Attributes:
       traces: how often each leaf was traced, by name; it stands still after warm-up.
+      forms: the forms of what `accumulate.loss_sums` gives; computes nothing.
       copy: a tree, copied; what comes out shares no buffer with what went in.
       fwd_bwd: see `accumulate.fwd_bwd_leaf`; donates the accumulator.
       dropless: the same by the program that never drops tokens and has no flag; without replay it is ``fwd_bwd``.
@@ -42,6 +44,7 @@ class Leaves:
         whole = self._placement.whole
         self._acc = Accumulator(self._placement.params, whole, whole, whole)
         trained = (self._acc, whole, whole, whole)
+        self.forms = self._placement.entered(partial(jax.eval_shape, loss_sums(split, loss, replay)))
         self.copy = self._jit("copy", lambda tree: jax.tree.map(_strong, tree))
         self.fwd_bwd = self.dropless = self._jit("fwd_bwd", fwd_bwd_leaf(split, loss, replay), (0,), trained)
         if replay is not None:

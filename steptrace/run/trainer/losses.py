@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from steptrace.diag.training import LossSettingError
-from steptrace.run.models.call import packed_logits
-from steptrace_kernels.logps.dense import Logps, dense_logps, has_predecessor
+from steptrace.run.trainer.heads import HEADS, HeadName, model_logps
+from steptrace_kernels.logps.dense import has_predecessor
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are cut off here on both sides before `exp`: e**20 is far outside any clip range, and still finite."""
@@ -49,6 +49,7 @@ class GrpoLoss:
         segment and not by row.
       temperature: the one that rollouts were sampled with; logits are divided by it.
       entropy_coef: weight of an entropy bonus.
+      head: what makes log-probs, see `heads.HeadName`.
     """
 
     clip_low: float = 0.2
@@ -57,6 +58,7 @@ class GrpoLoss:
     aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
     temperature: float = 1.0
     entropy_coef: float = 0.0
+    head: HeadName = "dense"
 
     def __post_init__(self) -> None:
         _within("clip_low", self.clip_low, 0 <= self.clip_low < 1, "in [0, 1)")
@@ -64,6 +66,7 @@ class GrpoLoss:
         _within("kl_coef", self.kl_coef, 0 <= self.kl_coef < float("inf"), "at least 0")
         _within("temperature", self.temperature, 0 < self.temperature < float("inf"), "above 0")
         _within("entropy_coef", self.entropy_coef, abs(self.entropy_coef) < float("inf"), "finite")
+        _within("head", self.head, self.head in HEADS, " or ".join(HEADS))
         _within("aggregation", self.aggregation, self.aggregation in AGGREGATIONS, " or ".join(AGGREGATIONS))
 
     @property
@@ -78,7 +81,7 @@ class GrpoLoss:
         clipped term is the smaller one), ``logp_gap`` (absolute difference between the trainer's and the
         sampler's log-prob, when there are ``rollout_logps``), and ``kl`` (k3) when there are ``ref_logps``.
         """
-        logp, entropy, _ = model_logps(model, batch, self.temperature)
+        logp, entropy, _ = model_logps(model, batch, self.temperature, self.head)
         mask = trained(batch)
         old = batch["old_logps"] if "old_logps" in batch else batch["rollout_logps"]
         advantages = jnp.where(mask > 0, batch["advantages"], 0)
@@ -103,7 +106,7 @@ class GrpoLoss:
 
     def logps(self, model: Any, batch: Arrays) -> jax.Array:
         """Log-probs of the tokens [rows, length] at this loss's temperature, as ``old_logps`` wants them."""
-        return model_logps(model, batch, self.temperature).logp
+        return model_logps(model, batch, self.temperature, self.head).logp
 
 
 @dataclass(frozen=True)
@@ -112,29 +115,25 @@ class SftLoss:
 
     Attributes:
       temperature: logits are divided by it.
+      head: what makes log-probs, see `heads.HeadName`.
     """
 
     temperature: float = 1.0
+    head: HeadName = "dense"
 
     def __post_init__(self) -> None:
+        _within("head", self.head, self.head in HEADS, " or ".join(HEADS))
         _within("temperature", self.temperature, 0 < self.temperature < float("inf"), "above 0")
 
     def __call__(self, model: Any, batch: Arrays) -> Sums:
         """Loss sum, token count, and ``entropy`` in nats as a mean over trained tokens."""
-        logp, entropy, _ = model_logps(model, batch, self.temperature)
+        logp, entropy, _ = model_logps(model, batch, self.temperature, self.head)
         mask = trained(batch)
         return -jnp.sum(mask * jnp.where(mask > 0, logp, 0)), jnp.sum(mask), _means({"entropy": entropy}, mask)
 
     def logps(self, model: Any, batch: Arrays) -> jax.Array:
         """Log-probs of the tokens [rows, length]."""
-        return model_logps(model, batch, self.temperature).logp
-
-
-def model_logps(model: Any, batch: Arrays, temperature: float) -> Logps:
-    """Log-probs and entropies [rows, length] of a causal model called as ``model(tokens, positions, segment_ids)``."""
-    tokens, segment_ids = batch["tokens"], batch["segment_ids"]
-    logits = packed_logits(model, tokens, batch["positions"], segment_ids)
-    return dense_logps(logits, tokens, segment_ids, temperature=temperature)
+        return model_logps(model, batch, self.temperature, self.head).logp
 
 
 def trained(batch: Arrays) -> jax.Array:

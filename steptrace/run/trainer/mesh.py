@@ -120,15 +120,16 @@ class MeshPlacement(Placement):
         Arrays [rows, length, ...] are sharded over rows and positions, arrays [rows, ...] over rows, each by as many
         axes as divide them; what is neither is whole on each device.
         """
+        sizes = self.mesh.shape
         whole: tuple[int, ...] = np.shape(arrays["tokens"]) if "tokens" in arrays else ()
 
         def of(array: Any) -> NamedSharding:
             shape = np.shape(array)
             if len(whole) != 2 or shape[:1] != whole[:1] or jnp.issubdtype(array.dtype, jax.dtypes.extended):
                 return self.whole
-            spec = [self._dividing(ROW_AXES, shape[0])]
+            spec = [dividing(ROW_AXES, shape[0], sizes) or None]
             if shape[:2] == whole:
-                spec.append(self._dividing(POSITION_AXES, shape[1]))
+                spec.append(dividing(POSITION_AXES, shape[1], sizes) or None)
             return NamedSharding(self.mesh, PartitionSpec(*spec))
 
         own = owned(arrays)
@@ -142,15 +143,6 @@ class MeshPlacement(Placement):
     def entered(self, jitted: Any) -> Any:
         """The leaf, called under the mesh, so that a model or a loss may constrain by axes alone."""
         return _UnderMesh(self.mesh, jitted)
-
-    def _dividing(self, axes: tuple[str, ...], size: int) -> tuple[str, ...] | None:
-        """The axes of the mesh among these that together divide a dimension, the first ones first; None for none."""
-        sizes = self.mesh.shape
-        taken: tuple[str, ...] = ()
-        for axis in axes:
-            if axis in sizes and size % prod(sizes[one] for one in (*taken, axis)) == 0:
-                taken = (*taken, axis)
-        return taken or None
 
 
 class _UnderMesh:
@@ -192,6 +184,17 @@ def _spec(
         if pattern.search(name):
             _check_fits(name, shape, spec, sizes)
             return spec
+    return default_spec(name, shape, sizes)
+
+
+def default_spec(name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> PartitionSpec:
+    """The axes of a parameter that no rule speaks of, see `MeshPlacement`; an entry for each dimension.
+
+    Args:
+      name: its path in words.
+      shape: its shape.
+      sizes: devices along each axis of the mesh.
+    """
     axes: list[str | None] = [None] * len(shape)
     of_experts = "expert" in sizes and "experts" in name.split(".") and len(shape) > 2
     if of_experts and shape[0] % sizes["expert"] == 0:
@@ -200,6 +203,15 @@ def _spec(
     if "fsdp" in sizes and free:
         axes[max(free, key=lambda place: shape[place])] = "fsdp"
     return PartitionSpec(*axes)
+
+
+def dividing(axes: tuple[str, ...], size: int, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Those of the axes that the mesh has and that together divide a dimension, the first ones first."""
+    taken: tuple[str, ...] = ()
+    for axis in axes:
+        if axis in sizes and size % prod(sizes[one] for one in (*taken, axis)) == 0:
+            taken = (*taken, axis)
+    return taken
 
 
 def _check_fits(name: str, shape: tuple[int, ...], spec: PartitionSpec, sizes: Mapping[str, int]) -> None:

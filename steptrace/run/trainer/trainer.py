@@ -27,7 +27,7 @@ from steptrace.diag.training import (
 from steptrace.lang.records import MicroBatch
 from steptrace.run.digest import tree_digest
 from steptrace.run.models.split import SplitModel, split_model
-from steptrace.run.trainer.accumulate import Loss, loss_sums
+from steptrace.run.trainer.accumulate import Loss
 from steptrace.run.trainer.batch import Signature, check_arrays, named, signature
 from steptrace.run.trainer.boundary import Boundary, StagedCall
 from steptrace.run.trainer.checkpoint import load_state, save_state, sizes
@@ -103,7 +103,6 @@ class JaxTrainer:
         check_optimizer(optimizer, model.params)
         self.split: SplitModel = model
         self._replay, self._reads = replay, tuple(getattr(loss, "reads", ()))
-        self._sums = loss_sums(model, loss, replay)
         self._place = place = placement(mesh, rules, model.params)
         self._leaves = Leaves(model, loss, logps_fn or getattr(loss, "logps", None), replay, place)
         self._optimizer, self._count_skips = optimizer, count_skips
@@ -469,7 +468,7 @@ class JaxTrainer:
         form = signature(micro_batch.arrays)
         if form not in self._signatures:
             check_arrays(micro_batch.arrays, named(micro_batch))
-            _, (_, aux, _, _) = jax.eval_shape(self._sums, self._params, self._rest, dict(micro_batch.arrays))
+            _, (_, aux, _, _) = self._leaves.forms(self._params, self._rest, dict(micro_batch.arrays))
             self._set_names(tuple(sorted(aux)))
             if self._replay is not None:  # once on nothing, so that the first overflow of a run compiles nothing
                 arrays = self._place.batch(micro_batch.arrays)
