@@ -21,6 +21,7 @@ a held update is cleared only after the device wait            ``run/trainer/tes
 a failure met in a stage's device wait is the update's         the same
 a stage waits for nothing while an update is held back         the same
 an older trainer gets the stage after the update               ``lower/test_choices``
+one that cannot wait for the device stages nothing             the same
 =============================================================  ===========================================
 """
 
