@@ -262,8 +262,8 @@ def test_two_functions_of_one_name_clash_in_one_program_only():
             for mb in step.micro_batches(step.pack(step.advantages(step.reward(groups)))):
                 step.fwd_bwd(mb)
             step.update()
-            step.commit()
             step.sync_weights()
+            step.commit()
 
         return mine.trace()
 

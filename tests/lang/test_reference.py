@@ -23,8 +23,8 @@ def mine(step, prompts=4):
     for mb in step.micro_batches(step.stream()):
         step.fwd_bwd(mb)
     step.update()
-    step.commit()
     step.sync_weights()
+    step.commit()
 
 def plain(step): ...
 """

@@ -37,8 +37,8 @@ def rest(step, groups=None):
     for mb in step.micro_batches(step.pack(step.advantages(step.reward(groups)))):
         step.fwd_bwd(mb)
     step.update()
-    step.commit()
     step.sync_weights()
+    step.commit()
 
 
 def mark(function) -> Loc:
@@ -244,8 +244,8 @@ def test_continue_is_fine():
             step.fwd_bwd(mb)
             continue
         step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     accepted(right)
 
@@ -673,8 +673,8 @@ def test_a_step_without_an_update():
         step.dispatch(prompts=1, samples=1)
         for mb in step.micro_batches(step.stream()):
             step.fwd_bwd(mb)  # !
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     refused(wrong, "ST139")
 
@@ -686,8 +686,8 @@ def test_two_updates_on_one_accumulation():
             step.fwd_bwd(mb)
         step.update()
         step.update()  # !
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     error = refused(wrong, "ST141")
     assert error.notes[0].loc == Loc(__file__, mark(wrong).line - 1)
@@ -701,8 +701,8 @@ def test_an_update_for_each_of_two_accumulations_is_fine():
             for mb in step.micro_batches(step.pack(groups)):
                 step.fwd_bwd(mb)
             step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     accepted(right)
 
@@ -715,8 +715,8 @@ def test_micro_batches_inside_micro_batches():
             for mb in step.micro_batches(batch):  # !
                 step.fwd_bwd(mb)
         step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     refused(wrong, "ST154")
 
@@ -737,8 +737,8 @@ def test_a_result_that_is_thrown_away():
             step.ref_logps(mb)  # !
             step.fwd_bwd(mb)
         step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     assert "assign the result" in refused(wrong, "ST137").help
 

@@ -167,8 +167,8 @@ def test_what_the_author_wrote_is_not_inserted_again():
         for mb in step.micro_batches(batch):
             step.fwd_bwd(mb)
         step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
         step.free()
         step.on_step_end()
 
@@ -187,8 +187,8 @@ def test_the_streaming_form_draws_its_micro_batches_from_the_queue():
         for mb in step.micro_batches(step.stream(estimator="rloo")):
             step.fwd_bwd(step.old_logps(step.ref_logps(mb)))
         step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     body = mine.trace().body
     loop = body[2]
@@ -226,8 +226,8 @@ def test_epochs_and_mini_batches_nest_around_the_micro_batches():
                 for mb in step.micro_batches(step.pack(part)):
                     step.fwd_bwd(mb)
                 step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     epochs = mine.trace().body[5]
     assert isinstance(epochs, Loop)
@@ -264,8 +264,8 @@ def test_names_count_up_in_the_order_of_the_step():
         for mb in step.micro_batches(step.pack(step.advantages(groups))):
             step.fwd_bwd(mb)
         step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     found = ops(mine.trace())
     assert found["reward"].results[0].name == "scored"
@@ -293,8 +293,8 @@ def test_conditions_conjoin_and_are_kept_in_normal_form():
         with ExitStack() as stack:
             stack.enter_context(step.every(2))  # entered
             step.save_checkpoint()  # in
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     found = ops(mine.trace())
     either = Or((Flag("flag"), Has("snapshots")))
@@ -314,10 +314,10 @@ def test_a_value_made_under_a_condition_is_in_scope_wherever_the_condition_holds
         for mb in step.micro_batches(step.pack(step.advantages(step.reward(step.take())))):
             step.fwd_bwd(mb)
         step.update()
-        step.commit()
         with step.every(5):
             metrics = step.get_metrics()
         step.sync_weights()
+        step.commit()
         with step.when(step.every(5) & step.has("tracker")):
             step.log(metrics)
 
@@ -336,8 +336,8 @@ def test_a_user_op_is_a_row_of_the_program():
         for mb in step.micro_batches(step.pack(step.advantages(groups))):
             step.fwd_bwd(mb)
         step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     traced = mine.trace()
     first, second, third, fourth = traced.kinds
@@ -407,8 +407,8 @@ def test_a_carry_reads_the_previous_step_and_names_what_the_next_one_reads():
             adapted(used)
             step.fwd_bwd(mb)
         step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
         kl.set(used)
         adapted(used)
 
@@ -432,8 +432,8 @@ def test_the_place_is_the_innermost_line_outside_the_tracer():
         for mb in step.micro_batches(step.pack(groups)):
             step.fwd_bwd(mb)
         step.update()
-        step.commit()
         step.sync_weights()
+        step.commit()
 
     found = ops(mine.trace())
     assert found["reward"].loc == at(mine, "# through a builtin")

@@ -152,8 +152,8 @@ def test_control_the_order_of_ops_counts(done):
         metrics = step.get_metrics()
         with step.every(save_every):
             step.save_checkpoint()
-        step.commit()
         step.sync_weights()
+        step.commit()
         step.log(metrics)
         step.on_step_end(reads=["metrics"])
 
