@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from steptrace.diag.registry import all_codes
 from steptrace.ir.builtin import BUILTIN
 from steptrace.ir.kind import REQUIRED, Attr, Given, Operand, OpKind
+from steptrace.passes import PASSES, PIPELINES, parse_pipeline, text_of
+from steptrace.passes.base import options_of
 from steptrace_tools.cli import main
 from steptrace_tools.op_pages import op_page, op_table
 
@@ -97,6 +100,30 @@ def test_every_code_has_a_manual_page_with_an_example_and_ways_out(code: str, ca
     assert re.search(r"^Ways? out", page, re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", list(PASSES))
+def test_every_pass_has_a_page_with_its_text_form(name: str, capsys):
+    assert main(["explain", name]) == 0
+    page = capsys.readouterr().out
+    (written,) = re.findall(r"^  written +(\S.*)$", page, re.MULTILINE)
+    (pass_,) = parse_pipeline(written)
+    assert pass_ == PASSES[name]()
+    assert inspect.cleandoc(PASSES[name].__doc__ or "") in page
+    assert all(f"  option   {option}: " in page for option in options_of(PASSES[name]))
+
+
+@pytest.mark.parametrize("name", list(PIPELINES))
+def test_the_page_of_a_pipeline_lists_its_passes_in_order(name: str, capsys):
+    assert main(["explain", name]) == 0
+    shown = [line.split("  ")[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert shown[:-1] == [text_of(pass_) for pass_ in parse_pipeline(name)]
+
+
+def test_passes_lists_every_pass_and_pipeline_once(capsys):
+    assert main(["passes"]) == 0
+    names = [line.partition("{")[0].split()[0] for line in capsys.readouterr().out.splitlines() if line]
+    assert names == ["pass", *PASSES, "pipeline", *PIPELINES]
+
+
 def test_explain_alone_lists_the_codes(capsys):
     assert main(["explain"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*all_codes()]
@@ -105,9 +132,15 @@ def test_explain_alone_lists_the_codes(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["explain", "ST6001"], "steptrace: `ST6001` is neither a code nor an op; near ones: ST601, ST600"),
-        (["explain", "updat"], "steptrace: `updat` is neither a code nor an op; near ones: update"),
-        (["explain", "zzz"], "steptrace: `zzz` is neither a code nor an op; `steptrace explain` lists them"),
+        (
+            ["explain", "ST6001"],
+            "steptrace: `ST6001` is neither a code, an op, a pass nor a pipeline; near ones: ST601, ST600",
+        ),
+        (["explain", "updat"], "steptrace: `updat` is neither a code, an op, a pass nor a pipeline; near ones: update"),
+        (
+            ["explain", "zzz"],
+            "steptrace: `zzz` is neither a code, an op, a pass nor a pipeline; `steptrace explain` lists the codes",
+        ),
         (["ops", "fwd_bkw"], "steptrace: `fwd_bkw` is not in the op table: did you mean fwd_bwd"),
     ],
 )

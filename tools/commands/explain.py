@@ -1,4 +1,4 @@
-"""`steptrace explain CODE`: the manual page of an error code or of an op."""
+"""`steptrace explain NAME`: the manual page of an error code, an op, a pass or a named pipeline."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..command import Command, UsageError
 def _run(operands: list[str], _: flags.FlagValues) -> int:
     from steptrace.diag.registry import all_codes, manual_page
     from steptrace.ir.builtin import BUILTIN
+    from steptrace.passes import PASSES, PIPELINES
 
     codes = all_codes()
     if not operands:
@@ -25,23 +26,34 @@ def _run(operands: list[str], _: flags.FlagValues) -> int:
 
         print(op_page(BUILTIN[name]))
         return 0
+    if name in PASSES or name in PIPELINES:
+        from ..pass_pages import pass_page
+
+        print(pass_page(name))
+        return 0
     page = manual_page(name)
     if page is None:
-        near = difflib.get_close_matches(name, [*codes, *BUILTIN], n=5, cutoff=0.5)
+        near = difflib.get_close_matches(name, [*codes, *BUILTIN, *PASSES, *PIPELINES], n=5, cutoff=0.5)
         near = near or difflib.get_close_matches(name.upper(), codes, n=5, cutoff=0.5)
-        hint = f"near ones: {', '.join(near)}" if near else "`steptrace explain` lists them"
-        raise UsageError(f"`{name}` is neither a code nor an op; {hint}")
+        hint = (
+            f"near ones: {', '.join(near)}"
+            if near
+            else "`steptrace explain` lists the codes, `steptrace passes` the passes"
+        )
+        raise UsageError(f"`{name}` is neither a code, an op, a pass nor a pipeline; {hint}")
     print(f"{name.upper()} {codes[name.upper()].__name__}\n\n{page}")
     return 0
 
 
 COMMAND = Command(
     name="explain",
-    operands="[CODE]",
-    summary="The manual page of an error code, or of an op: what is wrong, an example, ways out.",
+    operands="[NAME]",
+    summary="The manual page of an error code (what is wrong, an example, ways out), an op, or a pass.",
     examples=(
         ("explain ST600", "what the code means and how to get around it"),
         ("explain update", "all about an op"),
+        ("explain take-ahead", "what a pass hides, holds and declines, and its options"),
+        ("explain pipelined-boundary", "the passes of a named pipeline"),
         ("explain", "every code, one a line"),
     ),
     run=_run,

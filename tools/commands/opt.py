@@ -134,7 +134,8 @@ COMMAND = Command(
     summary="Another schedule of a program, derived by passes; the order of each is checked.",
     details="""\
 The schedule goes to standard output or to the file of -o; remarks, times and what --print-after shows go to standard
-error. A pass that finds no room leaves the schedule as it is; a note on standard error says so, and --remarks shows the
+error. `steptrace passes` lists passes and named pipelines; `steptrace explain take-ahead` is the page of one.
+A pass that finds no room leaves the schedule as it is; a note on standard error says so, and --remarks shows the
 edge in its way and the way out. The exit code is 0 all the same. If a pass crashes, a file is written with which the
 crash can be seen again.""",
     examples=(
