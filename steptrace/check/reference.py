@@ -79,7 +79,10 @@ def _check_declarations(program: Program, source: Program) -> None:
             shown = "; ".join(
                 f"{name} is {mine.get(name, 'missing')}, was {theirs.get(name, 'missing')}" for name in changed
             )
-            raise DeclarationChangedError(message, loc=program.loc, help=shown if len(shown) < 200 else "")
+            help = shown if len(shown) < 200 else ""
+            if what == "contract" and changed == ["staleness"]:
+                help += f"; compare it with `{program.name}{{staleness={mine['staleness']}}}`"
+            raise DeclarationChangedError(message, loc=program.loc, help=help)
     declared = program.resource_table()
     for resource in source.resources:
         if resource.name in declared and declared[resource.name].kind is not resource.kind:

@@ -87,11 +87,13 @@ def values_of(
     known = ", ".join(map(str, parameters)) or "none"
     for key in given:
         if key not in {parameter.name for parameter in parameters}:
+            near = did_you_mean(key, [*(parameter.name for parameter in parameters), *OPTIONS])
+            meant = next((option for option in OPTIONS if near and f"`{option}`" in near), "")
+            known += f"; and, of the contract, {meant}" if meant else ""
             raise ParameterError(
                 f"`{name}` has no parameter `{key}`; it has: {known}",
                 loc=loc,
-                help=did_you_mean(key, [*(parameter.name for parameter in parameters), *OPTIONS])
-                or f"the contract's options are {', '.join(OPTIONS)}",
+                help=near or f"the contract's options are {', '.join(OPTIONS)}",
             )
     values = {}
     for parameter in parameters:

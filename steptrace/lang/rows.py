@@ -81,7 +81,7 @@ def _parameters(
     if len(required) != len(takes) or any(item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD) for item in given):
         raise OpDeclarationError(
             f"`{function.__name__}{inspect.signature(function)}` has {len(required)} operands (positional parameters "
-            f"without a default), and `takes` has {len(takes)} types",
+            f"without a default), and `takes` has {len(takes)} {'type' if len(takes) == 1 else 'types'}",
             loc=loc,
             help="one type for each operand; attributes are keyword-only, or have a default",
         )

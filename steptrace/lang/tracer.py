@@ -288,7 +288,12 @@ class Tracer:
     def expect_use(self, condition: Condition) -> None:
         """``condition`` must be entered, or be part of one that is."""
         message = f"condition `{condition._predicate}` is never used"
-        self.expect(condition, UnusedError(message, loc=user_loc()))
+        loc = user_loc()
+        line = loc.source().rstrip(";: ") if loc else ""
+        help = (
+            f"put ops under it: `with {line}:`" if line.startswith("step.") else "put ops under it: `with condition:`"
+        )
+        self.expect(condition, UnusedError(message, loc=loc, help=help))
 
     def expect(self, thing: object, otherwise: SteptraceError) -> None:
         """``thing`` (a loop, a stream, a condition, a carry) must be settled before the trace ends."""

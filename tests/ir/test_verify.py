@@ -643,6 +643,13 @@ def test_a_parsed_program_is_refused_with_the_line_of_its_text_and_of_the_dsl(ca
         assert told[0].notes[0].loc == node.loc
 
 
+def test_a_resource_that_lost_its_op_may_be_right_and_the_op_missing() -> None:
+    text = "\n".join(line for line in print_program(step()).splitlines() if " log(" not in line)
+    (found,) = (problem for problem in problems(parse(text, "p.st").program) if problem.code == "ST158")
+    assert found.message == "no op touches the resource `log`"
+    assert "if its line is gone from the text" in found.help
+
+
 def test_verify_raises_the_first_problem() -> None:
     program = step(without=("update", "commit"))
     first, *others = problems(program)

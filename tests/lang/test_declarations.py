@@ -171,7 +171,7 @@ def test_a_positional_parameter_without_a_default_is_an_operand_even_when_annota
     assert caught.value.code == "ST117"
     assert caught.value.message == (
         "`limited(groups, limit: 'int')` has 2 operands (positional parameters without a default), "
-        "and `takes` has 1 types"
+        "and `takes` has 1 type"
     )
     assert caught.value.loc == Loc(__file__, line_here() - 7)
 

@@ -86,6 +86,15 @@ def test_an_unknown_parameter_is_refused_with_the_known_ones():
     assert caught.value.message == "`grpo` has no parameter `foo`; it has: prompts=32, samples=8, save_every=10"
 
 
+def test_an_option_of_the_contract_that_was_meant_is_among_those_that_there_are():
+    with pytest.raises(SteptraceError) as caught:
+        resolve("grpo{stalenes=1}")
+    assert caught.value.message.endswith(
+        "; it has: prompts=32, samples=8, save_every=10; and, of the contract, staleness"
+    )
+    assert caught.value.help == "did you mean `staleness`?"
+
+
 @pytest.mark.parametrize(
     ("text", "code", "column"),
     [

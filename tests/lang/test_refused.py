@@ -279,6 +279,7 @@ def test_things_that_are_made_and_never_used(what, message):
     with pytest.raises(SteptraceError) as caught:
         steptrace.program(wrong).trace()
     assert (caught.value.code, caught.value.message) == ("ST125", message)
+    assert caught.value.help == ("put ops under it: `with condition:`" if message.startswith("condition") else "")
     assert caught.value.loc == Loc(__file__, what.__code__.co_firstlineno)
 
 

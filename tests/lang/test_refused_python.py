@@ -111,6 +111,17 @@ def test_a_condition_made_of_others_must_be_used_as_well():
     accepted(right)
 
 
+def test_a_condition_on_a_line_of_its_own_is_shown_under_its_with():
+    def wrong(step):
+        rest(step)
+        step.every(10)
+        step.save_checkpoint()
+
+    with pytest.raises(steptrace.SteptraceError) as info:
+        steptrace.program(wrong).trace()
+    assert (info.value.code, info.value.help) == ("ST125", "put ops under it: `with step.every(10):`")
+
+
 def test_a_condition_that_is_never_left():
     def wrong(step):
         rest(step)

@@ -50,7 +50,7 @@ def test_the_pipelined_boundary_is_proved_over_its_lanes_and_waits(derived, caps
     assert main(["check", derived("pipelined-boundary"), "--against", SOURCE]) == 0
     out = capsys.readouterr().out
     assert "order, liveness and capacity: " in out
-    assert "all settings of their 3 flags" in out
+    assert "all settings of their 6 flags" in out
 
 
 def test_a_broken_edge_is_told_and_exits_1(derived, capsys):
@@ -81,7 +81,7 @@ def test_another_contract_is_another_program(derived, capsys):
     assert main(["check", derived(), "--against", "grpo"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error[ST209]: staleness of the contract of `grpo` is not what it is in the source\n")
-    assert "help: staleness is 1, was 0" in err
+    assert "help: staleness is 1, was 0; compare it with `grpo{staleness=1}`" in err
 
 
 def test_other_parameters_are_another_program(derived, capsys):

@@ -141,6 +141,5 @@ def _check_touched(ground: Ground, declared: dict[str, Resource]) -> None:
     for name, resource in declared.items():
         if name not in touched and not parts_of_pool(resource, touched):
             message = f"no op touches the resource `{name}`"
-            ground.report_item(
-                ResourcesDisagreeError, message, f"resource {name}", program.loc, help="remove its declaration"
-            )
+            help = "remove its declaration; or put back the op that touched it, if its line is gone from the text"
+            ground.report_item(ResourcesDisagreeError, message, f"resource {name}", program.loc, help=help)
