@@ -44,8 +44,9 @@ class WeightBoard:
                 self._weights[version], self._versions[step] = weights, version
         elif tree_digest(weights) != tree_digest(self._weights[version]):
             earlier = max(index for index, held in self._versions.items() if held == version)
+            who = f"step {earlier}" if earlier >= 0 else "the initial sync"
             raise PartResultError(
-                f"the trainer gave other weights the version {version} that step {earlier} has published",
+                f"the trainer gave other weights the version {version} that {who} has published",
                 help="`weights()` returns a copy, and a version that moves with each update that was applied",
             )
         with self._changing:

@@ -27,6 +27,7 @@ from steptrace.run.borders import checked_weights
 from steptrace.run.data.cursor import DataCursor
 from steptrace.run.digest import CallLog, chain
 from steptrace.run.session import Session, StepMemory
+from steptrace.run.start import arrays_of, other_arrays
 from steptrace.run.states import has_state
 from steptrace.run.store import checkpoints as checkpoints
 from steptrace.run.store import new_checkpoint, read_manifest, rewind_trained, write_manifest, writing
@@ -72,7 +73,12 @@ def saving(run: Session, step: int, behind: str, *, copied: bool) -> Iterator[No
         copy = trainer.snapshot_checkpoint() if copied else trainer.save_checkpoint(folder / "trainer")
         for name, part in _stateful_parts(run):
             part.save_checkpoint(folder / "parts" / name)
-        of_weights = {"model_fingerprint": model_fingerprint(weights), "version": own, "versions": versions}
+        of_weights = {
+            "model_fingerprint": model_fingerprint(weights),
+            "model_arrays": arrays_of(weights),
+            "version": own,
+            "versions": versions,
+        }
         facts = {**_facts(run, step, behind), **of_weights}
         run.saved = (step, behind)
         yield
@@ -299,10 +305,17 @@ def _check_same(run: Session, facts: Mapping[str, Any], place: Path) -> None:
             help="resume with the program of the first run, or start another run in another folder",
         )
     if facts["seed"] != run.seed:
-        raise OtherSeedError(f"{place} was written with seed {facts['seed']}, not {run.seed}")
+        raise OtherSeedError(
+            f"{place} was written with seed {facts['seed']}, not {run.seed}",
+            help=f"resume with seed={facts['seed']}, or start another run in another folder",
+        )
     weights, _ = checked_weights(run.parts.trainer.weights())
     if facts["model_fingerprint"] != model_fingerprint(weights):
-        raise OtherModelError(f"{place} holds the parameters of another model")
+        raise OtherModelError(
+            f"{place} holds the parameters of another model",
+            notes=other_arrays(facts.get("model_arrays", {}), arrays_of(weights)),
+            help="resume with the model of the first run, or start another run in another folder",
+        )
 
 
 def _other_settings(facts: Mapping[str, Any], program: Program) -> list[str]:

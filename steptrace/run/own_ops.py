@@ -62,6 +62,7 @@ class OwnOp:
             raise TaskValueError(
                 f"`{at.op.id}` returned a {type(made).__name__}, and declares {len(declared)} results, in a tuple",
                 loc=at.op.loc,
+                help=f"return {', '.join(result.name for result in declared)}",
             )
         given_groups = [
             arg
@@ -139,7 +140,13 @@ def _checked(value: Any, base: str, given_groups: Sequence[Sequence[Group]], at:
         return checked_metrics(value, f"`{at.op.id}`", at, TaskValueError)
     if not _FITS.get(base, _is_something)(value):
         declared = _WORDS.get(base, f"a {base}")
-        raise TaskValueError(f"`{at.op.id}` returned {described(value)}, and declares {declared}", loc=at.op.loc)
+        gone = (
+            "end the op with a `return`"
+            if value is None
+            else "return what `gives` declares, or declare what it returns"
+        )
+        message = f"`{at.op.id}` returned {described(value)}, and declares {declared}"
+        raise TaskValueError(message, loc=at.op.loc, help=gone)
     if base != "groups":
         return value
     return (

@@ -198,12 +198,11 @@ def _captured(op: str, name: str, what: str, function: Any) -> CapturedStateErro
 
 
 def _changed(op: str, what: str, loc: Loc | None) -> ChangedInPlaceError:
-    return ChangedInPlaceError(
-        f"`{op}` {what}",
-        loc=loc,
-        notes=(Note("others read the same values, under a schedule at the same time"),),
-        help="return a new value: dataclasses.replace(group, rewards=...), array.copy()",
-    )
+    help = "return a new value: dataclasses.replace(group, rewards=...), array.copy()"
+    if "(outside the op)" in what:
+        help = "keep it in a resource: steptrace.resource(...), declared in `reads` and `writes` of the op"
+    notes = (Note("others read the same values, under a schedule at the same time"),)
+    return ChangedInPlaceError(f"`{op}` {what}", loc=loc, notes=notes, help=help)
 
 
 def _defined(function: Any) -> Loc | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,11 @@ def restore(path: str | Path, like: Any) -> Any:
       BrokenCheckpointError: there is no checkpoint, or it cannot be read.
     """
     place = Path(path).absolute()
-    there, here = _stored(place), _leaves(like)
-    different = [
-        f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} in the model"
-        for name in sorted({*there, *here})
-        if there.get(name) != here.get(name)
-    ]
-    if different:
-        more = [f"and {len(different) - _SHOWN} more"] if len(different) > _SHOWN else []
+    there, here = _stored(place), arrays_of(like)
+    if there != here:
         raise OtherModelError(
             f"{path} holds the parameters of another model",
-            notes=tuple(map(Note, (*different[:_SHOWN], *more))),
+            notes=other_arrays(there, here),
             help=f"remove {path}, and start from a checkpoint of this model",
         )
     try:
@@ -66,13 +60,24 @@ def _stored(place: Path) -> dict[str, str]:
         logging.getLogger("absl").setLevel(level)
     if not tree:
         raise _broken(place, "it is no checkpoint of a tree of arrays")
-    return _leaves(tree)
+    return arrays_of(tree)
 
 
-def _leaves(tree: Any) -> dict[str, str]:
+def other_arrays(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[Note, ...]:
+    """The arrays that a checkpoint and a model do not share, the first few; none where nothing is known of one."""
+    different = [
+        f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} in the model"
+        for name in sorted({*there, *here})
+        if there and there.get(name) != here.get(name)
+    ]
+    more = [f"and {len(different) - _SHOWN} more"] if len(different) > _SHOWN else []
+    return tuple(map(Note, (*different[:_SHOWN], *more)))
+
+
+def arrays_of(tree: Any) -> dict[str, str]:
     """Shape and dtype of each leaf of a tree, by path."""
     return {
-        ".".join(_names(path)): f"{leaf.dtype}{list(leaf.shape)}"
+        ".".join(_names(path)): f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "dtype") else type(leaf).__name__
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }
 

@@ -52,7 +52,7 @@ def opened(out: Path, *, resume: bool) -> Iterator[None]:
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
     with locked(out / "checkpoints" / ".lock", out):
         if checkpoints(out) and not resume:
-            raise OutInUseError(f"{out} holds the checkpoints of a run", help="add --resume, or choose another folder")
+            raise OutInUseError(f"{out} holds the checkpoints of a run", help="give resume=True, or another `out`")
         with writing(f"the output folder {out}"):
             for left in (out / "checkpoints").glob(f"{_UNFINISHED}*"):
                 shutil.rmtree(left)

@@ -149,9 +149,9 @@ def test_control_the_order_of_ops_counts(done):
         for mb in step.micro_batches(batch):
             step.fwd_bwd(step.ref_logps(mb))
         step.update()
-        metrics = step.get_metrics()
         with step.every(save_every):
             step.save_checkpoint()
+        metrics = step.get_metrics()
         step.sync_weights()
         step.commit()
         step.log(metrics)
@@ -164,6 +164,7 @@ def test_control_the_order_of_ops_counts(done):
 def test_another_seed(done):
     error = refused(done, OtherSeedError, seed=1)
     assert "seed 0, not 1" in error.message
+    assert error.help.startswith("resume with seed=0, or ")
 
 
 @pytest.mark.parametrize("params", [{"w": np.zeros(5)}, {"w": np.zeros(4, np.float32)}, {"v": np.zeros(4)}])
@@ -176,7 +177,12 @@ def test_another_model(done, params):
         def weights(self):
             return dict(self.params), self.applied
 
-    refused(done, OtherModelError, bind=parts(trainer=Other()))
+    error = refused(done, OtherModelError, bind=parts(trainer=Other()))
+    name = next(iter(params))
+    here = f"{params[name].dtype}{list(params[name].shape)}"
+    told = [note.text for note in error.notes if note.text.startswith(f"{name}: ")]
+    assert told == [f"{name}: {'float64[4]' if name == 'w' else 'nothing'} there, {here} in the model"]
+    assert error.help == "resume with the model of the first run, or start another run in another folder"
 
 
 def test_other_prompts(done):

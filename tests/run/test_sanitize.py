@@ -305,8 +305,9 @@ def test_an_array_outside_the_op_that_it_counts_in():
         counts[0] += 1
         return groups
 
-    with pytest.raises(ChangedInPlaceError, match=r"changed `counts \(outside the op\)` in place"):
+    with pytest.raises(ChangedInPlaceError, match=r"changed `counts \(outside the op\)` in place") as info:
         run(counting, reads=["host[k]"])
+    assert "keep it in a resource" in info.value.help
 
 
 def test_control_new_values_are_returned_and_train_what_they_train_without_the_sanitizer():

@@ -123,7 +123,10 @@ def _settings(config: JobConfig, recipe: Recipe) -> dict[str, Any]:
 def _check_same(settings: Mapping[str, Any], there: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume a run with other settings; whether it is another program, its checkpoint says."""
     if there.get("seed") != settings["seed"]:
-        raise OtherSeedError(f"{folder} holds a run with seed {there.get('seed')}, not {settings['seed']}")
+        raise OtherSeedError(
+            f"{folder} holds a run with seed {there.get('seed')}, not {settings['seed']}",
+            help=f"resume with --seed {there.get('seed')}, or choose another folder",
+        )
     other = [
         Note(f"{name}: {there.get(name)!r} there, {settings[name]!r} here")
         for name in ("format", "task", "control", "eval_size")
