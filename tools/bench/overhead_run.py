@@ -198,7 +198,7 @@ def empty(work: Workload) -> dict[str, float]:
     one, two, direct = [], [], []
     alone = lower(schedule.program)
     for op in [op.id for op in schedule.program.ops()][1::2]:
-        schedule = move_to_lane(schedule, op, lane="other").schedule
+        schedule = move_to_lane(schedule, op, lane="io").schedule
     turns = lower(schedule.program, source=schedule.source)
     for _ in range(work.rounds):
         direct += _called(work.empty_steps)

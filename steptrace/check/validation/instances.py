@@ -7,7 +7,7 @@ it an op runs micro-batch u + shift for u from -s, with s the largest shift insi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from steptrace.check.validation.sides import Pair, Side, ValueKey, flag_names, side_of, use_of
@@ -261,23 +261,48 @@ def _flag(name: str, side: Side, setting: Setting, step: int, path: tuple[int, .
     return (*site.value(position), step, inside) in setting.flags
 
 
+Makers: TypeAlias = dict[FlagKey, list[tuple[Side, Predicate, int, tuple[int, ...]]]]
+"""The free flags, and of each the side, condition, step and counters of the ops that make it; none of a capability."""
+
+
 def free_flags(pair: Pair, counts: tuple[int, ...]) -> tuple[FlagKey, ...]:
     """The flags on which the conditions of a pair depend in a run of these counts, and which nothing else settles."""
-    found: dict[FlagKey, None] = {}
+    return tuple(makers_of_flags(pair, counts))
+
+
+def made_flags(makers: Makers, setting: Setting) -> Setting:
+    """A setting without the flags that are true and never made, because of the others: a look that is not taken.
+
+    Args:
+      makers: of the free flags of the counts of the setting.
+      setting: with any of these flags true.
+    """
+    kept = frozenset(
+        flag
+        for flag in setting.flags
+        if not makers[flag] or any(holds(when, side, setting, step, path) for side, when, step, path in makers[flag])
+    )
+    return setting if kept == setting.flags else made_flags(makers, replace(setting, flags=kept))
+
+
+def makers_of_flags(pair: Pair, counts: tuple[int, ...]) -> Makers:
+    """The flags of ``free_flags`` in their order, with what makes them."""
+    found: Makers = {}
     for side in (pair.source, pair.schedule):
         facts = dict.fromkeys(fact for site in side.sites for fact in flag_names(site.op.when))
         makers: dict[int, list[int]] = {}
         for fact in facts:
             if isinstance(fact, Has):
-                found[fact.capability, "has", 0, 0, ()] = None
+                found[fact.capability, "has", 0, 0, ()] = []
             elif fact.name in side.makers and side.given(fact.name) not in ("last", "exists"):
                 site, position = side.makers[fact.name]
                 makers.setdefault(site.number, []).append(position)
         if makers:
             for one in lanes_of(side, Setting(counts)).instances:
                 for position in makers.get(one.site, ()):
-                    found[(*side.sites[one.site].value(position), one.step, one.path)] = None
-    return tuple(sorted(found, key=lambda flag: (flag[3], flag[4], flag[:3])))
+                    flag = (*side.sites[one.site].value(position), one.step, one.path)
+                    found.setdefault(flag, []).append((side, side.sites[one.site].op.when, one.step, one.path))
+    return dict(sorted(found.items(), key=lambda item: (item[0][3], item[0][4], item[0][:3])))
 
 
 def value_key(use: tuple[ValueKey, int, int, int], one: Instance) -> tuple[object, ...]:

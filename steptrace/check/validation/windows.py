@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from steptrace.check.validation.instances import FlagKey, Setting, free_flags
+from steptrace.check.validation.instances import FlagKey, Setting, free_flags, made_flags, makers_of_flags
 from steptrace.check.validation.sides import Pair
 from steptrace.ir import Every, Not, Predicate
 from steptrace.ir.predicate import And, Or
@@ -100,6 +100,8 @@ def window_of(pair: Pair, budget: Budget) -> Window:
         whole, tried = False, tried + ", all flags of each two neighbouring steps"
     else:
         tried += f", all settings of their {flags} flags" if flags else ", no flags"
+    if deep > _CROSSED and len(phases(pair, deep)) > 1:
+        tried += ", with `every n` in all places for up to 2 steps and in turn for more"
     if len(runs) > most:
         stride = _stride(len(runs), most)
         runs, whole = runs[::stride], False
@@ -161,10 +163,24 @@ def _distance(pair: Pair) -> int:
 
 
 def _settings(pair: Pair, counts: tuple[int, ...], budget: Budget) -> Iterator[Setting]:
-    flags = free_flags(pair, counts)
-    for phase in phases(pair, len(counts)):
-        for true in _valuations(flags, budget.flags):
-            yield Setting(counts, true, phase)
+    makers = makers_of_flags(pair, counts)
+    falls = tuple(phases(pair, len(counts)))
+    valuations = _valuations(tuple(makers), budget.flags)
+    made = dict.fromkeys(made_flags(makers, Setting(counts, true)).flags for true in valuations)
+    pairs = _in_turn(tuple(made), falls, sum(counts)) if len(counts) > _CROSSED else itertools.product(made, falls)
+    yield from dict.fromkeys(made_flags(makers, Setting(counts, true, fall)) for true, fall in pairs)
+
+
+_CROSSED = 2
+"""The longest windows in which each setting of the flags meets each place where ``every n`` may fall; in longer ones
+each setting meets one of them and each of them one setting, in turn."""
+
+
+def _in_turn(
+    flags: tuple[frozenset[FlagKey], ...], falls: tuple[int, ...], first: int
+) -> Iterator[tuple[frozenset[FlagKey], int]]:
+    for at in range(max(len(flags), len(falls))):
+        yield flags[at % len(flags)], falls[(first + at) % len(falls)]
 
 
 def _valuations(flags: tuple[FlagKey, ...], most: int) -> Iterator[frozenset[FlagKey]]:
