@@ -88,7 +88,8 @@ class FrozenReference:
         chex.assert_rank(arrays, 2)
         chex.assert_equal_shape(arrays)
         if self._place.whole is not None:
-            arrays = [*self._place.batch(dict(zip(_READ, arrays, strict=True))).values()]
+            placed = self._place.batch(dict(zip(_READ, arrays, strict=True)))
+            arrays = [placed[name] for name in _READ]
         logps: jax.Array = self._jitted(self._params, self._rest, *arrays)
         return logps
 

@@ -14,11 +14,14 @@ from steptrace.diag.training import MeshError
 from steptrace.lang.records import MicroBatch
 from steptrace.run.models.decoder import Decoder, DecoderConfig
 from steptrace.run.models.moe import MoeConfig, MoeDecoder
+from steptrace.run.rollout import FrozenReference
 from steptrace.run.trainer import GrpoLoss, JaxTrainer
+from steptrace_kernels.hlo_report import hlo_report
 
 pytestmark = pytest.mark.slow
 
-ROWS, LENGTH, VOCAB = 8, 12, 16
+ROWS, LENGTH, VOCAB = 8, 12, 40
+DIM = 16
 AXES = ("data", "fsdp", "context")
 LEARNING_RATE = 0.1
 
@@ -46,10 +49,10 @@ def micro_batch(step, index, rows=ROWS, *, seed=0, order=None, last=False):
     return MicroBatch(step, index, arrays, (), last=last)
 
 
-def trainer(mesh=None, **settings):
-    model = Decoder(DecoderConfig(vocab_size=VOCAB, dim=16, layers=1, heads=2, max_length=LENGTH))
-    optimizer = optax.sgd(LEARNING_RATE, momentum=0.9)
-    return JaxTrainer(model, optimizer, GrpoLoss(kl_coef=0.1), mesh=mesh, **settings)
+def trainer(mesh=None, head="dense", **settings):
+    model = Decoder(DecoderConfig(vocab_size=VOCAB, dim=DIM, layers=1, heads=2, max_length=LENGTH))
+    loss = GrpoLoss(kl_coef=0.1, head=head)
+    return JaxTrainer(model, optax.sgd(LEARNING_RATE, momentum=0.9), loss, mesh=mesh, **settings)
 
 
 @functools.cache
@@ -189,6 +192,9 @@ def test_a_checkpoint_knows_nothing_of_the_mesh(fresh, tmp_path):
     assert alone.params_digest() == fresh.params_digest()
     assert alone.updates_applied == 1
     alone.save_checkpoint(tmp_path / "alone")
+    fresh.write_checkpoint(fresh.snapshot_checkpoint(), tmp_path / "copied")
+    alone.restore_checkpoint(tmp_path / "copied")
+    assert alone.params_digest() == fresh.params_digest()
     digest = train(fresh, steps=1, seed=1).params_digest()
     fresh.restore_checkpoint(tmp_path / "alone")
     assert all(specs(fresh._params))
@@ -211,6 +217,29 @@ def test_experts_are_sharded_over_their_axis():
     assert {spec for spec in specs(made._params) if "expert" in spec} == {("expert", None, "fsdp")}
     train(made, steps=1)
     assert made.get_metrics()["skipped"] == 0
+
+
+def test_the_head_over_the_mesh_is_in_the_trainers_own_program(fresh):
+    """Hidden states and their gradients go to where the table is, and the table stays where it lies."""
+    made = trainer(fresh._place.mesh, head="shard_map")
+    compiled = [one.lower(micro_batch(0, 0)).compile() for one in (fresh, made)]
+    assert ["shard_map" in one.as_text() for one in compiled] == [False, True]
+    dense, kernel = (hlo_report(one, table=(VOCAB, DIM)) for one in compiled)
+    assert (dense.count("reduce-scatter"), kernel.count("reduce-scatter")) == (0, 1)
+    assert kernel.bytes_of("all-gather", table=True) < dense.bytes_of("all-gather", table=True)
+    assert kernel.bytes < dense.bytes
+    off = np.abs(flat(train(fresh)) - flat(train(made))).max()
+    assert 0 < off < 1e-6  # rounding, as above; not the same program
+
+
+@pytest.mark.parametrize("head", ["dense", "shard_map"])
+def test_a_reference_on_the_mesh_gives_the_log_probs_of_one_device(head):
+    model = Decoder(DecoderConfig(vocab_size=VOCAB, dim=DIM, layers=1, heads=2, max_length=LENGTH))
+    one, made = FrozenReference(model), FrozenReference(model, mesh=mesh_of(2, 2, 2), head=head)
+    logps = made.logps(micro_batch(0, 0))
+    assert len(logps.devices()) == 8
+    assert np.abs(np.asarray(logps) - one.logps(micro_batch(0, 0))).max() < 4e-6  # log-probs of about 4
+    assert not np.asarray(logps)[:, [0, 5, 10, 11]].any()
 
 
 def test_rules_come_first_and_explicit_axes_are_taken_as_automatic():
