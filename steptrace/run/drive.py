@@ -51,7 +51,7 @@ def drive(executor: Executor, session: Session, steps: int | None, *, resume: bo
     step = executor.steps(first, steps, ended)
     if resume and step == first:
         session.remarks.append(f"nothing was left to run: {session.out} has {first} steps, and none is to follow")
-        _LOG.info("%s", session.remarks[-1])
+        _LOG.warning("%s", session.remarks[-1])
     if step and session.saved != (step - 1, "") and "trainer.save_checkpoint" in session.plan.verbs():
         save_run(session, step - 1)
     executor.epilogue(step - 1)

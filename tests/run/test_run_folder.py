@@ -404,8 +404,9 @@ def test_without_out_nothing_is_written_and_saving_is_idle(tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_at_its_end_says_so_when_it_is_resumed(done):
+def test_a_run_that_is_at_its_end_says_so_when_it_is_resumed(done, caplog):
     again = run(done, 4, resume=True)
     assert (again.first_step, again.steps, len(again.records)) == (4, 4, 0)
     assert again.remarks == (f"nothing was left to run: {done} has 4 steps, and none is to follow",)
+    assert [(record.levelname, record.message) for record in caplog.records] == [("WARNING", again.remarks[0])]
     assert run(done, 5, resume=True).remarks == ()
