@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from steptrace.diag.binding import UnboundPartError
 from steptrace.diag.data import SamplingCapError
+from steptrace.diag.rollout import WeightsMismatchError
 from steptrace.diag.running import PartialStepError, StaggerError, WindowClosedError
 from steptrace.ir import Op
 from steptrace.lang.records import Group, GroupId, Prompt
@@ -180,13 +182,29 @@ def _groups(run: Session, at: At, drawn: Drawn, version: int, before: int = 0) -
     samples = _count(at.op, "samples", 1)
     with run.board.sampling(alone=bool(at.op.attr("window"))):
         key = key_for(run.seed, at.origin, at.step, before)
-        made = run.parts.rollout.generate(prompts, samples, version=version, key=key)
+        with _fitting(at):
+            made = run.parts.rollout.generate(prompts, samples, version=version, key=key)
     loses = at.op.attr("extra") is not None or at.op.attr("keep") is not None
     completions = checked_completions(made, prompts, samples, at, may_lose=loses)
     return [
         None if sampled is None else Group(name, at.step, prompt, tokens, sampled, version)
         for (name, prompt), tokens, sampled in zip(drawn, encoded, completions, strict=True)
     ]
+
+
+@contextmanager
+def _fitting(at: At) -> Iterator[None]:
+    """Tells a rollout of one's own that merges the trainer's weights with the graph of another model, as flax finds."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("Incorrect number of leaves"):
+            raise
+        raise WeightsMismatchError(
+            f"the weights do not fit the rollout's model: {error}".rstrip("."),
+            loc=at.op.loc,
+            help="build the models of trainer and rollout from the same configuration",
+        ) from error
 
 
 def _put(run: Session, at: At, group: Group) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from flax import nnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "lanes"))
@@ -18,6 +19,7 @@ import steptrace
 from steptrace.check.schedule import check_schedule
 from steptrace.diag.binding import NotLowerableError, PartResultError
 from steptrace.diag.data import SamplingCapError
+from steptrace.diag.rollout import WeightsMismatchError
 from steptrace.diag.running import StaggerError, WindowClosedError
 from steptrace.diag.schedule import OrderError
 from steptrace.ir import parse_program, print_program
@@ -76,6 +78,29 @@ class Losing(HashRollout):
     def generate(self, prompts, samples, *, version, key):
         made = super().generate(prompts, samples, version=version, key=key)
         return [None if int(p.id[2:]) % 3 == 0 else c for p, c in zip(prompts, made, strict=True)]
+
+
+class OtherGraph(HashRollout):
+    """A rollout that merges weights of two layers with the graph of some layers."""
+
+    def __init__(self, layers):
+        super().__init__()
+        model = [[nnx.Linear(2, 2, rngs=nnx.Rngs(0)) for _ in range(count)] for count in (layers, 2)]
+        (self.graph, _), (_, self.weights) = (nnx.split(nnx.List(one)) for one in model)
+
+    def generate(self, prompts, samples, *, version, key):
+        nnx.merge(self.graph, self.weights)
+        return super().generate(prompts, samples, version=version, key=key)
+
+
+def test_a_graph_that_does_not_fit_the_weights_is_told_at_the_dispatch():
+    with pytest.raises(WeightsMismatchError, match="expected 6 leaves, but got 4") as info:
+        judged_by(program_of(), OtherGraph(3), steps=1)
+    assert info.value.loc == next(op.loc for op in program_of().ops() if op.kind == "dispatch")
+
+
+def test_control_a_graph_that_fits_generates():
+    assert judged_by(program_of(), OtherGraph(2), steps=1)
 
 
 class Groups:
