@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from steptrace.ir import print_program
+from steptrace.lang.reference import resolve
 from steptrace.programs import NAMES
 from steptrace_tools.cli import main
 
@@ -180,3 +182,18 @@ def test_what_names_no_program_is_refused(program: str, sentence: str, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert re.match(rf"error\[ST\d\d\d\]: {re.escape(sentence)}", err)
+
+
+def test_check_of_a_program_refuses_a_cell_that_is_read_above_its_writer(tmp_path, capsys):
+    lines = print_program(resolve("grpo")).splitlines(keepends=True)
+    at = next(index for index, line in enumerate(lines) if " commit(" in line)
+    (tmp_path / "right.st").write_text("".join(lines))
+    lines[at - 1], lines[at] = lines[at], lines[at - 1]
+    (tmp_path / "wrong.st").write_text("".join(lines))
+    assert main(["check", str(tmp_path / "wrong.st")]) == 1
+    err = capsys.readouterr().err
+    assert "error[ST162]: `commit` reads `policy.version[k]`, which `sync_weights` writes only after it" in err
+    assert f"wrong.st:{at}" in err
+    assert main(["check", str(tmp_path / "right.st")]) == 0
+    assert main(["check", str(tmp_path / "wrong.st"), "--against", "grpo"]) == 1
+    assert "error[ST204]" in capsys.readouterr().err
