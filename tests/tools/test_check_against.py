@@ -139,7 +139,7 @@ def test_without_a_source_it_says_that_the_order_of_a_schedule_was_not_checked(d
 
 
 def test_and_of_a_text_that_has_a_built_in_name_and_another_order(derived, capsys):
-    assert main(["check", derived("", "move commit before sync_weights")]) == 0
+    assert main(["check", derived("", "move on_step_begin after dispatch")]) == 0
     assert "the order was not checked: this is not `grpo{staleness=1}` as it is written" in capsys.readouterr().out
 
 
