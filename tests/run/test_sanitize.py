@@ -138,11 +138,13 @@ def test_control_the_declared_cell_runs():
 
 
 def test_a_part_of_a_declared_resource_is_declared_and_the_whole_of_a_declared_part_is_not():
-    steptrace.resource("replay")
-    steptrace.resource("replay.cursor")
-    assert run(lambda groups, *, resources: resources.read("replay.cursor") or groups, reads=["replay"]).steps == 3
+    steptrace.resource("seen")
+    steptrace.resource("seen.cursor")
+    assert (
+        run(lambda groups, *, resources: resources.read("seen.cursor") or groups, reads=["seen"]).steps == 3
+    )
     with pytest.raises(UndeclaredAccessError):
-        run(lambda groups, *, resources: resources.read("replay") or groups, reads=["replay.cursor"])
+        run(lambda groups, *, resources: resources.read("seen") or groups, reads=["seen.cursor"])
 
 
 def test_an_op_that_declares_nothing_may_touch_anything():

@@ -125,7 +125,15 @@ def test_a_lane_that_hangs_is_named():
     assert no_lane_is_left()
 
 
-def test_an_interrupt_stops_every_lane_behind_its_op(tmp_path):
+@pytest.fixture
+def interruptible():
+    """SIGINT raises, also where the tests were started in the background of a shell, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_stops_every_lane_behind_its_op(tmp_path, interruptible):
     class Interrupted(StagingTrainer):
         def update(self):
             if self.applied == 2:

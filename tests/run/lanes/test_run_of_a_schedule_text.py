@@ -91,7 +91,7 @@ def test_an_edit_that_breaks_an_edge_is_refused_before_anything_runs(written, pi
 
 
 def test_an_order_is_compared_where_a_source_is_named_and_not_where_none_shows(written):
-    file = written(steptrace.resolve(BUILT_IN), "", "move commit before sync_weights")
+    file = written(steptrace.resolve(BUILT_IN), "", "move log before commit")
     assert run(file).steps == STEPS, "a program of its own"
     with pytest.raises(OrderError):
         run(file, against=BUILT_IN)
