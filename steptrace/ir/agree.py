@@ -65,8 +65,9 @@ def misfits(op: Op, kinds: Mapping[str, OpKind], types: Mapping[str, Type]) -> I
         return
     yield from _attr_misfits(op, kind)
     yield from _signature_misfits(op, kind, types)
-    lanes = lanes_of(kinds)
-    if op.lane not in lanes:
+    if op.lane in LANES or op.lane == kind.lane:
+        return
+    if op.lane not in (lanes := lanes_of(kinds)):
         yield Misfit(UnknownLaneError, "lane", f"`{op.lane}` is no lane", f"the lanes are {', '.join(lanes)}")
 
 

@@ -22,27 +22,31 @@ def check_order(ground: Ground, runs: list[Run]) -> None:
     }
 
     def findings(events: tuple[Event, ...]) -> Iterator[Finding]:
-        for cell in sorted(cells - early):
-            yield from _read_too_early(ground, events, cell)
+        return _read_too_early(ground, events, cells - early)
 
     report_runs(ground, findings, runs)
 
 
-def _read_too_early(ground: Ground, events: tuple[Event, ...], cell: str) -> Iterator[Finding]:
-    """The ops of a run that read this step's cell before its first writer."""
-    writers = [at for at, event in enumerate(events) if _touches(ground, event.op, Access.WRITE, cell)]
-    for event in events[: writers[0]] if writers else ():
-        if _touches(ground, event.op, Access.READ, cell):
-            writer = events[writers[0]].op
-            message = f"`{event.op.id}` reads `{cell}[k]`, which `{writer.id}` writes only after it"
-            notes = ((f"`{writer.id}` writes it here", writer),)
-            yield Finding(UnmadeCellError, event.op, message, notes, f"move `{event.op.id}` below `{writer.id}`")
+def _read_too_early(ground: Ground, events: tuple[Event, ...], cells: set[str]) -> Iterator[Finding]:
+    """The ops of a run that read this step's part of a cell before its first writer."""
+    writers: dict[str, int] = {}
+    for at, event in enumerate(events):
+        for cell in _cells(ground, event.op, Access.WRITE, cells):
+            writers.setdefault(cell, at)
+    for at, event in enumerate(events):
+        for cell in _cells(ground, event.op, Access.READ, cells):
+            if at < writers.get(cell, 0):
+                writer = events[writers[cell]].op
+                message = f"`{event.op.id}` reads `{cell}[k]`, which `{writer.id}` writes only after it"
+                notes = ((f"`{writer.id}` writes it here", writer),)
+                yield Finding(UnmadeCellError, event.op, message, notes, f"move `{event.op.id}` below `{writer.id}`")
 
 
-def _touches(ground: Ground, op: Op, access: Access, cell: str) -> bool:
-    """Whether an op accesses the cell of its own step."""
-    found = (effect for effect in _of(ground, op, access) if effect.resource == cell)
-    return any(effect.index is not None and effect.index.step == 0 for effect in found)
+def _cells(ground: Ground, op: Op, access: Access, cells: set[str]) -> Iterator[str]:
+    """The cells of which an op accesses the part of its own step."""
+    for effect in _of(ground, op, access):
+        if effect.resource in cells and effect.index is not None and effect.index.step == 0:
+            yield effect.resource
 
 
 def _of(ground: Ground, op: Op, access: Access) -> Iterator[Effect]:
