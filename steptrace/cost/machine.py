@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from steptrace.cost.ledger import Touched
 from steptrace.cost.moments import Events, Moment, SendKey
-from steptrace.ir import Always, And, Every, First, Flag, Has, Last, MicroIs, Not, Or, Predicate
+from steptrace.ir import And, Flag, Or, Predicate
 from steptrace.lower import Plan
 from steptrace.lower.choices import choices
 from steptrace.simulate import Durations, VirtualTrainer
@@ -147,29 +147,3 @@ def asks(predicate: Predicate, flags: frozenset[str]) -> bool:
         case And(terms) | Or(terms):
             return any(asks(term, flags) for term in terms)
     return False
-
-
-def true(predicate: Predicate, machine: Machine, step: int, micro: int, last: bool) -> bool:
-    """Whether a condition is true in a step and a round."""
-    match predicate:
-        case Always():
-            return True
-        case First():
-            return micro == 0
-        case Last():
-            return last
-        case MicroIs(index):
-            return micro == index
-        case Every(period):
-            return (step + 1) % period == 0
-        case Has(capability):
-            return capability in machine.able
-        case Flag(name):
-            value = machine.value(name, step, micro)
-            return value is not None and bool(value.it)
-        case Not(term):
-            return not true(term, machine, step, micro, last)
-        case And(terms):
-            return all(true(term, machine, step, micro, last) for term in terms)
-        case Or(terms):
-            return any(true(term, machine, step, micro, last) for term in terms)

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from itertools import count
 
 from steptrace.cost.calls import Instance
-from steptrace.cost.machine import WHOLE, Locked, Machine, Point, Value, asks, true
+from steptrace.cost.machine import WHOLE, Locked, Machine, Point, Value, asks
 from steptrace.cost.moments import WAITS, Events, Moment, Name
 from steptrace.ir import Predicate, flags_of
 from steptrace.lower import Call, Lane, LoopPlan, PlanNode, StreamPlan
 from steptrace.lower.plan import calls_of
+from steptrace.simulate.conditions import holds
 
 Wish = tuple[str, Point, str]
 """What a lane waits for: a place, how far, and who waits."""
@@ -207,7 +208,7 @@ class LaneWalk:
         if self.machine.polled & set(flags_of(predicate)):
             counted = self.rounds[-1] if self.rounds else None
             return (call.op.id, step, counted) in self.machine.decided.ran
-        return true(predicate, self.machine, step, micro, self._last)
+        return holds(predicate, self.machine, step, micro, self._last)
 
     def _looked(self, call: Call) -> bool:
         """Whether it looks for its operands, or runs only where one that looked has found them: it waits for none."""

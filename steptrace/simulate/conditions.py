@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from typing import Any, Protocol
+
 from steptrace.ir import Always, And, Every, First, Flag, Has, Last, MicroIs, Not, Or, Predicate
-from steptrace.simulate.state import State
 
 
-def holds(predicate: Predicate, state: State, step: int, micro: int, last: bool) -> bool:
+class Flagged(Protocol):
+    """Where conditions look: a run in virtual time, or a walk without a clock."""
+
+    @property
+    def able(self) -> Set[str]:
+        """What the target and the trainer can do."""
+
+    def value(self, name: str, step: int, micro: int) -> Any:
+        """A value, with what it is as ``it``; None when it is not made."""
+
+
+def holds(predicate: Predicate, state: Flagged, step: int, micro: int, last: bool) -> bool:
     """Whether it is, in a step and a round.
 
     Args:
