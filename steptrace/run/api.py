@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from steptrace.run.borders import checked_weights
 from steptrace.run.capabilities import capabilities_of
 from steptrace.run.digest import tree_digest
 from steptrace.run.drive import Driven, closing, drive
-from steptrace.run.executor import STALL_S, Executor
+from steptrace.run.executor import STALL_S, Around, Executor
 from steptrace.run.result import RunResult
 from steptrace.run.sanitize import sanitized, unused_effects
 from steptrace.run.session import LATCH_S, Session
@@ -56,6 +56,7 @@ def run(
     sanitize: bool = False,
     stall_s: float = STALL_S,
     stage_latch_s: float = LATCH_S,
+    around: Sequence[Around] = (),
 ) -> RunResult:
     """Run a program with the user's parts.
 
@@ -80,6 +81,7 @@ def run(
       stall_s: how long an op may wait for another lane before the run is given up, in seconds.
       stage_latch_s: a micro-batch that is staged while the device has less than this left to do, in seconds, hides
         nothing; after one such stage, none is made in the rest of the run. 0 stages always.
+      around: put around what each op does, the first innermost: see `steptrace.run.executor.Around`.
 
     Returns:
       The outcome.
@@ -104,7 +106,8 @@ def run(
     session.remarks += changed
     _check_end(session, steps)
     session.stage_latch_s = _seconds("stage_latch_s", stage_latch_s, 0.0)
-    executor = Executor(session, _waiter(parts.trainer) if timed else None, _seconds("stall_s", stall_s))
+    waiter = _waiter(parts.trainer) if timed else None
+    executor = Executor(session, waiter, _seconds("stall_s", stall_s), around)
     with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
         driven = drive(executor, session, steps, resume=resume)
     if sanitize:

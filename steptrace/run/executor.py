@@ -7,9 +7,9 @@ import logging
 import signal
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from steptrace.lower import Call, Lane, Plan, StreamPlan
 from steptrace.run.calls import Maker, ReadyNode
@@ -23,6 +23,12 @@ from steptrace.run.verbs import PART_VERBS, VERBS, Results
 
 STALL_S = 3600.0
 """How long an op waits for another lane before the run is given up, in seconds."""
+
+Rule: TypeAlias = Callable[..., Results]
+"""What an op does: ``rule(session, at, *operands)`` gives its results, or None behind the last micro-batch."""
+
+Around: TypeAlias = Callable[[Rule], Rule]
+"""Makes a rule of a rule: to watch ops, to time them, to make them fail. It is called once for each kind of op."""
 
 _PATIENCE = 2
 _LOG = logging.getLogger("steptrace")
@@ -40,16 +46,26 @@ class Executor:
         time of an op is the time of its work. Left out, ops return at dispatch and the time of an op is what its
         call took on the host.
       stall_s: how long an op may wait for another lane, in seconds.
+      around: put around what each op does, the first innermost; none costs nothing.
 
     Attributes:
       seconds: time spent in each kind of op so far, in seconds.
     """
 
-    def __init__(self, run: Session, wait: Callable[[], None] | None = None, stall_s: float = STALL_S) -> None:
+    def __init__(
+        self,
+        run: Session,
+        wait: Callable[[], None] | None = None,
+        stall_s: float = STALL_S,
+        around: Sequence[Around] = (),
+    ) -> None:
         self._run = run
         self._wait = wait
         self._stall_s = stall_s
-        self._rules: Mapping[str, Callable[..., Results]] = {**VERBS, **PART_VERBS, **run.parts.ops}
+        rules: dict[str, Rule] = {**VERBS, **PART_VERBS, **run.parts.ops}
+        for wrap in around:
+            rules = {kind: wrap(rule) for kind, rule in rules.items()}
+        self._rules: Mapping[str, Rule] = rules
         self.seconds: dict[str, float] = defaultdict(float)
 
     def prologue(self) -> None:
