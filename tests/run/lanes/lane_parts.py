@@ -18,6 +18,7 @@ from fakes import CharTokenizer, HalfReference, HashRollout, HashTrainer, length
 import steptrace
 from steptrace.lang.records import MicroBatch
 from steptrace.run.data.packing import Packer
+from steptrace.testing.hash_parts import StagingTrainer
 
 PIPES = (
     "pipelined-boundary",
@@ -26,93 +27,6 @@ PIPES = (
     "async-everything",
 )
 SINGLE = ("take-ahead{depth=1}", "defer-metrics", "defer-update", "fuse-update", "pipeline-micro-batches")
-
-
-class StagingTrainer(HashTrainer):
-    """The numpy trainer with all that a trainer may do, and its refusals."""
-
-    def __init__(self, *, deferring: bool = True) -> None:
-        super().__init__()
-        self.deferring = deferring
-        self.staged: tuple[int, MicroBatch] | None = None
-        self.requests = 0
-        self.held = False
-        self.ran_staged = 0
-
-    def info(self) -> dict[str, Any]:
-        return {"capabilities": {"stage_before_update": self.deferring, "fused_update": True}}
-
-    def fwd_bwd(
-        self,
-        micro_batch: MicroBatch,
-        *,
-        apply_optimizer: bool = False,
-        defer_update: bool = False,
-        wait_for_update: bool = True,
-    ) -> dict[str, bool] | None:
-        assert not self.held, "another micro-batch while an update is held back"
-        super().fwd_bwd(micro_batch)
-        if not apply_optimizer:
-            return None
-        if defer_update:
-            self.held = True
-        else:
-            self.update()
-        return {"update_deferred": defer_update}
-
-    def wait_for_device(self) -> float:
-        return 0.0
-
-    def stage_fwd_bwd(self, micro_batch: MicroBatch) -> int:
-        assert self.staged is None, "one micro-batch is staged at a time"
-        self.requests += 1
-        self.staged = (self.requests, micro_batch)
-        return self.requests
-
-    def fwd_bwd_staged(self, request: int, **how: bool) -> dict[str, bool] | None:
-        assert self.staged is not None
-        assert self.staged[0] == request
-        (_, micro_batch), self.staged = self.staged, None
-        self.ran_staged += 1
-        return self.fwd_bwd(micro_batch, **how)
-
-    def apply_deferred_update(self) -> None:
-        assert self.held, "nothing is held back"
-        self.held = False
-        self.update()
-
-    def update(self) -> None:
-        assert not self.held, "an update while one is held back"
-        super().update()
-
-    def start_metrics(self) -> float:
-        assert not self.held
-        return float(self.params["w"].sum())
-
-    def fetch_metrics(self, aside: float) -> dict[str, float]:
-        return {"loss": aside}
-
-    def copy_weights(self) -> tuple[dict[str, np.ndarray], int]:
-        return self.weights()
-
-    def weights(self) -> tuple[dict[str, np.ndarray], int]:
-        assert not self.held, "weights while an update is held back"
-        return super().weights()
-
-    def save_checkpoint(self, directory: Path) -> None:
-        assert not self.held
-        super().save_checkpoint(directory)
-
-    def snapshot_checkpoint(self) -> tuple[np.ndarray, int]:
-        assert not self.held
-        return self.params["w"].copy(), self.applied
-
-    def write_checkpoint(self, snapshot: tuple[np.ndarray, int], directory: Path) -> None:
-        import json
-
-        directory.mkdir(parents=True)
-        np.save(directory / "w.npy", snapshot[0])
-        (directory / "applied.json").write_text(json.dumps(snapshot[1]))
 
 
 class SeenReference(HalfReference):
