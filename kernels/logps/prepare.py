@@ -73,7 +73,7 @@ def prepare(
       LogpsError: they do not fit together.
       CannotRunError: the kernel cannot run, and ``mode`` is "error".
     """
-    hidden, tokens, head = jnp.asarray(hidden), jnp.asarray(tokens), jax.tree.map(jnp.asarray, head)
+    hidden, tokens, head = jax.tree.map(on_device, (hidden, tokens, head))
     validate.check_arrays(hidden, tokens, head)
     validate.check_by_token(tokens.shape, segment_ids, needed, temperature)
     validate.check_positive("soft_cap", soft_cap)
@@ -95,6 +95,12 @@ def prepare(
         setting = dataclasses.replace(setting, strategy=chosen)
     hidden, head, inputs = padded(setting, hidden, head, inputs)
     return call._replace(hidden=hidden, head=head, inputs=inputs, setting=setting)
+
+
+def on_device(x: Any) -> jax.Array:
+    """``x`` in the memory of the device; from host memory it is brought, and its gradient goes back there."""
+    x = jnp.asarray(x)
+    return x if jax.typeof(x).memory_space == jax.memory.Space.Device else jax.device_put(x, jax.memory.Space.Device)
 
 
 def place(

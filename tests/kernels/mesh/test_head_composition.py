@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from logps_oracle import assert_same, head_of, make, mesh_222, oracle
 
-from steptrace_kernels.logps import Layout, Strategy, dense_logps, logps
+from steptrace_kernels.logps import Head, Layout, Strategy, dense_logps, logps
 
 pytestmark = pytest.mark.slow
 
@@ -167,3 +167,35 @@ def test_a_tied_table_gets_both_gradients():
 
     found, expected = (jax.jit(jax.grad(lambda w, s=s: through_lookup(w, s)))(CASE.weight) for s in (True, False))
     assert_same({"d_weight": np.asarray(found)}, {"d_weight": np.asarray(expected)})
+
+
+@pytest.mark.parametrize("transform", [jax.jit, lambda function: function], ids=["compiled", "not"])
+def test_a_table_kept_in_host_memory_is_brought_and_its_gradient_goes_back(transform):
+    spec = NamedSharding(mesh_222(), PartitionSpec(None, "f"), memory_kind="pinned_host")
+    weight = jax.device_put(CASE.weight, spec)
+    found = transform(gradients(on_mesh))(CASE.hidden, Head(weight))
+    assert_right(found)
+    assert found[1].weight.sharding.memory_kind == "pinned_host"
+
+
+def test_control_a_product_with_host_memory_is_refused_by_jax():
+    weight = jax.device_put(CASE.weight, jax.memory.Space.Host)
+    with pytest.raises(ValueError, match="memory_space"):
+        jax.jit(jnp.dot)(CASE.hidden, weight.T)
+
+
+def test_arguments_that_are_given_away():
+    """The last use of hidden states and table is this gradient, which may take their place."""
+    sharding = NamedSharding(mesh_222(), PartitionSpec("f", "c", None))
+    hidden = jax.device_put(CASE.hidden, sharding)
+    weight = jax.device_put(CASE.weight, NamedSharding(mesh_222(), PartitionSpec(None, ("f", "e"))))
+    step = jax.jit(gradients(on_mesh), donate_argnums=(0, 1), out_shardings=(sharding, None))
+    assert_right(step(hidden, Head(weight)))
+    assert hidden.is_deleted()
+
+
+def test_an_axis_of_the_mesh_cannot_be_mapped_over_by_name():
+    """All axes belong to the head; an axis that shards what is mapped over is one of ``layout.batch``."""
+    mapped = jax.vmap(gradients(on_mesh), in_axes=(0, None), spmd_axis_name="e")
+    with pytest.raises(ValueError, match="spmd_axis_name"):
+        mapped(np.stack([CASE.hidden] * 2), head_of(CASE))
