@@ -9,22 +9,32 @@ background, say). Room that a pass may enlarge bounds nothing, nor does the orde
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from math import lcm
+from types import MappingProxyType
 
 from steptrace.check import Edge, EdgeKind, edges_of
+from steptrace.check.laws import LAWS, apply_law
 from steptrace.cost.folded import Arc, Folded
 from steptrace.cost.moments import Name
 from steptrace.cost.period import RARE, every_of
 from steptrace.cost.ratio import Largest, largest_ratio
+from steptrace.diag.base import SteptraceError
 from steptrace.ir import Every, Loop, Op, OpKind, Program, ResourceKind, kinds_of, walk
-from steptrace.passes import run_pipeline
-from steptrace.simulate import LINK, Durations
+from steptrace.simulate import LINK, Cost, Durations
 
-FORMS = ("defer-metrics", "async-weight-sync", "async-checkpoint")
-"""The passes whose laws change what an op waits for, each with or without."""
+FORMS = ("start-fetch", "copy-transfer-apply", "snapshot-write")
+"""The laws that change what an op waits for, each applied or not."""
+
+STANDS_FOR: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"fwd_bwd": ("attempt_fwd_bwd",), "update": ("apply_deferred_update",)}
+)
+"""Kinds of ops that a law may put in the place of another one, and that may have been measured to be shorter."""
+
+FIRST_STANDS_FOR: Mapping[str, tuple[str, ...]] = MappingProxyType({"fwd_bwd": ("fwd_bwd_staged", "attempt_staged")})
+"""The same, for the first micro-batch of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,7 @@ class Bound:
     Attributes:
       seconds: of a step.
       why: what it is due to, in words.
-      form: the passes whose laws give the form of the program with the least bound.
+      form: the laws that give the form of the program with the least bound.
     """
 
     seconds: float
@@ -46,11 +56,26 @@ def bound_of(source: Program, durations: Durations, *, micro_batches: int) -> Bo
     """The lower bound of a program, with as many micro-batches in every step."""
     found: dict[Program, Bound] = {}
     for chosen in product((False, True), repeat=len(FORMS)):
-        form = ",".join(name for name, wanted in zip(FORMS, chosen, strict=True) if wanted)
-        reference = run_pipeline(source, form).schedule.reference if form else source
+        laws = tuple(name for name, wanted in zip(FORMS, chosen, strict=True) if wanted)
+        reference = _in_form(source, laws)
         if reference not in found:
-            found[reference] = _of_form(reference, durations, micro_batches, form)
+            found[reference] = _of_form(reference, durations, micro_batches, ",".join(laws))
     return min(found.values(), key=lambda bound: bound.seconds)
+
+
+def _in_form(source: Program, laws: tuple[str, ...]) -> Program:
+    """A program with laws applied, where it has an op directly in its step that they are of and the contract agrees."""
+    program = source
+    for law in laws:
+        late = law == "snapshot-write" and source.contract.saves != "may_fail_late"
+        op = next((node for node in program.body if isinstance(node, Op) and node.kind == LAWS[law].splits), None)
+        if op is None or late:
+            continue
+        try:
+            program = apply_law(program, op.id, law)
+        except SteptraceError:
+            continue  # a condition of the law does not hold
+    return program
 
 
 def _of_form(reference: Program, durations: Durations, micro_batches: int, form: str) -> Bound:
@@ -91,9 +116,9 @@ class _Unrolled:
     def busy(self) -> dict[str, float]:
         """Seconds a step that each device, the link, and each op outside of loops has to do."""
         found: dict[str, float] = defaultdict(float)
-        for id, step, _, end in self.numbers:
+        for id, step, micro, end in self.numbers:
             op, loops = self.ops[id]
-            kind, cost = self.kinds[op.kind], self.durations.of(op, step)
+            kind, cost = self.kinds[op.kind], self._cost(op, step, micro)
             if not end or any(loop.kind != "micro_batches" for loop in loops):
                 continue
             if sends(kind):
@@ -109,9 +134,9 @@ class _Unrolled:
         return largest_ratio(Folded(names, tuple(self._arcs()), self.cadence))
 
     def _arcs(self) -> Iterator[Arc]:
-        for (id, step, _, end), number in self.numbers.items():
+        for (id, step, micro, end), number in self.numbers.items():
             if not end:
-                yield Arc(number, number + 1, self._whole(id, step), 0)
+                yield Arc(number, number + 1, self._whole(id, step, micro), 0)
         for edge in edges_of(self.reference):
             if edge.kind is not EdgeKind.CAPACITY and edge.before in self.ops and edge.after in self.ops:
                 yield from self._edge(edge)
@@ -139,12 +164,18 @@ class _Unrolled:
         resource = self.reference.resource_table().get(edge.what.partition("[")[0])
         ordered = resource is not None and resource.kind not in (ResourceKind.FIFO, ResourceKind.CHANNEL)
         if sends(rows[1]) and ordered:
-            return 1, 1, self.durations.of(after, 0).work_s
+            return 1, 1, self._cost(after, 0, 0).work_s
         return (1 if edge.from_event == "done" else 0), 0, 0.0
 
-    def _whole(self, id: str, step: int) -> float:
-        op, _ = self.ops[id]
+    def _cost(self, op: Op, step: int, micro: int) -> Cost:
+        """What an instance takes at least, whatever stands for it."""
+        kinds = (*STANDS_FOR.get(op.kind, ()), *(FIRST_STANDS_FOR.get(op.kind, ()) if micro == 0 else ()))
         cost = self.durations.of(op, step)
+        return replace(cost, work_s=min([cost.work_s, *(self.durations.kind(kind).work_s for kind in kinds)]))
+
+    def _whole(self, id: str, step: int, micro: int) -> float:
+        op, _ = self.ops[id]
+        cost = self._cost(op, step, micro)
         # A trainer's metrics, saves and settled calls take what they take after what they await: their edges say that.
         return cost.work_s + (cost.ship_s if sends(self.kinds[op.kind]) else cost.issue_s)
 
