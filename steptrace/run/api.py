@@ -81,7 +81,8 @@ def run(
       stall_s: how long an op may wait for another lane before the run is given up, in seconds.
       stage_latch_s: a micro-batch that is staged while the device has less than this left to do, in seconds, hides
         nothing; after one such stage, none is made in the rest of the run. 0 stages always.
-      around: put around what each op does, the first innermost: see `steptrace.run.executor.Around`.
+      around: put around what each op does, the first innermost: see `steptrace.run.executor.Around`. One that has a
+        method ``begun(session)`` is told before the first op, one with ``ended(session)`` behind the last.
 
     Returns:
       The outcome.
@@ -108,8 +109,10 @@ def run(
     session.stage_latch_s = _seconds("stage_latch_s", stage_latch_s, 0.0)
     waiter = _waiter(parts.trainer) if timed else None
     executor = Executor(session, waiter, _seconds("stall_s", stall_s), around)
+    _told(around, "begun", session)
     with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
         driven = drive(executor, session, steps, resume=resume)
+    _told(around, "ended", session)
     if sanitize:
         session.remarks += unused_effects(session.resources, plan, parts)
     return _result(session, executor, driven, pipeline, remarks)
@@ -147,6 +150,14 @@ def scheduled_plan(
     schedule = made.schedule
     check_schedule(schedule.program, schedule.source)
     return lower(schedule.program, target, source=schedule.source), made.remarks
+
+
+def _told(around: Sequence[Around], what: str, session: Session) -> None:
+    """Tell those around ops that want to know of the beginning, or of the end, of the run."""
+    for wrap in around:
+        tell = getattr(wrap, what, None)
+        if callable(tell):
+            tell(session)
 
 
 def _result(

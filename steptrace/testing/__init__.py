@@ -1,9 +1,10 @@
 """What users need to test programs and parts of their own.
 
 Assertions: ``assert_equivalent``, ``assert_refused``, ``assert_dump``. One call of an op of one's own that must touch
-no more than it declares: ``sanitized_call``. Case files: ``steptrace.testing.cases``, which
-pytest collects once steptrace is installed. Strategies for hypothesis, which must be installed: ``programs``,
-``pipelines``. Doubles of trainers in virtual and in real time: see ``steptrace.testing.doubles``.
+no more than it declares: ``sanitized_call``. Faults put into a run: ``inject``, ``Fault``, ``random_fault``. Case
+files: ``steptrace.testing.cases``, which pytest collects once steptrace is installed. Strategies for hypothesis, which
+must be installed: ``programs``, ``pipelines``. Doubles of trainers in virtual and in real time: see
+``steptrace.testing.doubles``; parts in numpy for real runs: ``steptrace.testing.hash_parts``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from steptrace.testing.doubles import SlowFeed as SlowFeed
     from steptrace.testing.doubles import TokenWaitTrainer as TokenWaitTrainer
     from steptrace.testing.doubles import UpdatesAnywayTrainer as UpdatesAnywayTrainer
+    from steptrace.testing.faults import Fault as Fault
+    from steptrace.testing.faults import Faults as Faults
+    from steptrace.testing.faults import inject as inject
+    from steptrace.testing.faults import random_fault as random_fault
     from steptrace.testing.op_calls import sanitized_call as sanitized_call
     from steptrace.testing.random_pipelines import pipelines as pipelines
     from steptrace.testing.real_time import RealTimeTrainer as RealTimeTrainer
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "DeviceWaitTrainer": "doubles",
     "FailedStageTrainer": "doubles",
+    "Fault": "faults",
+    "Faults": "faults",
     "LostStageTrainer": "doubles",
     "OlderTrainer": "doubles",
     "ReplayTrainer": "doubles",
@@ -42,7 +49,9 @@ _HOMES = {
     "assert_dump": "asserts",
     "assert_equivalent": "asserts",
     "assert_refused": "asserts",
+    "inject": "faults",
     "pipelines": "random_pipelines",
+    "random_fault": "faults",
     "programs": "strategies",
     "sanitized_call": "op_calls",
 }
@@ -50,6 +59,8 @@ _HOMES = {
 __all__ = [
     "DeviceWaitTrainer",
     "FailedStageTrainer",
+    "Fault",
+    "Faults",
     "LostStageTrainer",
     "OlderTrainer",
     "RealTimeTrainer",
@@ -60,8 +71,10 @@ __all__ = [
     "assert_dump",
     "assert_equivalent",
     "assert_refused",
+    "inject",
     "pipelines",
     "programs",
+    "random_fault",
     "sanitized_call",
 ]
 
