@@ -7,6 +7,7 @@ from dataclasses import replace
 from steptrace.check.bounds import unbounded
 from steptrace.check.dead import unseen_gone, without_unseen
 from steptrace.check.edges import edges_of
+from steptrace.check.head_law import ASSUMES_HEAD, head_of
 from steptrace.check.places import lanes_of
 from steptrace.check.schedule import check_schedule
 from steptrace.check.stream_law import assumptions_of
@@ -40,10 +41,15 @@ def prove_equal(program: Program, source: Program, *, budget: Budget | None = No
     left_out = ", ".join(f"`{id}`" for id in gone)
     proved = _proved(program, reference) + (f"; left out, and nobody misses it: {left_out}" if gone else "")
     report = validate(program, without_unseen(program, source), budget=budget, proved=proved)
-    report = replace(report, assumed=assumptions_of(program))
+    report = replace(report, assumed=_assumed(program))
     if report.counterexample is not None:
         raise report.counterexample.raised()
     return report
+
+
+def _assumed(program: Program) -> tuple[str, ...]:
+    """What the laws that were applied take for granted about the parts that are bound."""
+    return (*assumptions_of(program), *((ASSUMES_HEAD,) if head_of(program) is not None else ()))
 
 
 def _proved(program: Program, reference: Program) -> str:

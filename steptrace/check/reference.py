@@ -14,6 +14,7 @@ from typing import TypeAlias
 from steptrace.check.dead import without_unseen
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.edges import edges_of
+from steptrace.check.head_law import head_of, with_head
 from steptrace.check.laws import LAWS, apply_law, law_of_part
 from steptrace.check.peel import peel_first
 from steptrace.check.rewrite import mapped, renamed_op, renamed_use
@@ -59,7 +60,7 @@ def reference_of(program: Program, source: Program) -> Program:
     _check_declarations(program, source)
     if program == source:
         return source
-    plain = mapped(source, lambda op: replace(op, shift=0))
+    plain = _headed(mapped(source, lambda op: replace(op, shift=0)), program)
     rewritten = _with_laws(_peeled(_streamed(plain, program), program), program)
     return replace(_matched(rewritten, program), resources=program.resources)
 
@@ -99,6 +100,12 @@ def _declared(program: Program, what: str) -> dict[str, object]:
     if what == "carries":
         return {carry.name: carry.init for carry in program.carries}
     return {kind.name: replace(kind, loc=None) for kind in program.kinds}
+
+
+def _headed(source: Program, program: Program) -> Program:
+    """The source with the log-prob head that was selected in the schedule, which has to be that of all its ops."""
+    selected = head_of(program)
+    return source if selected is None or head_of(source) is not None else with_head(source, selected)
 
 
 def _streamed(source: Program, program: Program) -> Program:

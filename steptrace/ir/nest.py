@@ -13,7 +13,7 @@ def nest_view(program: Program) -> str:
     """The structure of a program, one op or loop a line, indented by its loops; ends with a line feed.
 
     An op is shown as its kind (``id: kind`` where they differ) with what a schedule says of it: its lane unless that is
-    the host, its micro-batch outside a loop, whether it closes the step, its shift, its condition.
+    the host, its micro-batch outside a loop, whether it closes the step, its selected head, its shift, its condition.
     """
     lines = [f"program {program.name}"]
     for title, nodes in (("before", program.prologue), ("step k", program.body), ("after", program.epilogue)):
@@ -39,6 +39,8 @@ def _op_text(op: Op) -> str:
         text += f" at(m={op.micro})"
     if op.attr("closes") is not None:
         text += f" closes={op.attr('closes')}"
+    if op.attr("head") is not None:
+        text += f" head={op.attr('head')}"
     if op.shift:
         text += f" shift={op.shift:+d}"
     return text if op.when == ALWAYS else f"{text} when({op.when})"

@@ -13,6 +13,18 @@ CLOSES = Attr(
 )
 """The attribute of `fwd_bwd` that makes its last call of a step carry the update, or hold it back."""
 
+HEAD = (
+    Attr(
+        "head",
+        str,
+        choices=("auto", "dense", "shard_map"),
+        doc="what makes log-probs: all logits at once, or a chunk at a time, sharded; auto takes what the part has",
+    ),
+    Attr("head_bytes", int, doc="bytes that a device is predicted to send for it in this call", least=0),
+    Attr("head_reason", str, doc="why it was chosen"),
+)
+"""The attributes of ops that make log-probs, once a head was selected for them."""
+
 UPDATE_READS = ("params", "grads", "optimizer", "trainer.step")
 """What an update reads."""
 
@@ -77,7 +89,7 @@ SCHEDULE_ROWS = (
     OpKind(
         "fwd_bwd_staged",
         operands=(Operand("request", "token"),),
-        attrs=(CLOSES,),
+        attrs=(*HEAD, CLOSES),
         variants=CLOSING,
         reads=("params", "grads", "trainer.staged"),
         writes=("grads", "trainer.metrics", "trainer.calls", "trainer.staged"),
@@ -85,14 +97,14 @@ SCHEDULE_ROWS = (
         blocking=False,
         binds="trainer.fwd_bwd_staged",
         cost="device",
-        laws=("stage",),
+        laws=("stage", "logps-head"),
         doc="Forward and backward of the micro-batch that the trainer holds; the call carries no data.",
         example='split(schedule, "fwd_bwd.first", law="stage")',
     ),
     OpKind(
         "attempt_fwd_bwd",
         operands=(_MB,),
-        attrs=(CLOSES,),
+        attrs=(*HEAD, CLOSES),
         variants=CLOSING,
         reads=("params",),
         writes=("trainer.attempts", "trainer.calls"),
@@ -100,14 +112,14 @@ SCHEDULE_ROWS = (
         blocking=False,
         binds="trainer.fwd_bwd",
         cost="device",
-        laws=("settle", "stage", "poll"),
+        laws=("settle", "stage", "poll", "logps-head"),
         doc="Forward and backward of one micro-batch, whose sums count once it is known that no token was dropped.",
         example='split(schedule, "fwd_bwd", law="settle")',
     ),
     OpKind(
         "attempt_staged",
         operands=(Operand("request", "token"),),
-        attrs=(CLOSES,),
+        attrs=(*HEAD, CLOSES),
         variants=CLOSING,
         reads=("params", "trainer.staged"),
         writes=("trainer.attempts", "trainer.calls", "trainer.staged"),
@@ -115,7 +127,7 @@ SCHEDULE_ROWS = (
         blocking=False,
         binds="trainer.fwd_bwd_staged",
         cost="device",
-        laws=("stage",),
+        laws=("stage", "logps-head"),
         doc="The attempt on the micro-batch that the trainer holds; the call carries no data.",
         example='split(schedule, "attempt_fwd_bwd.first", law="stage")',
     ),

@@ -15,8 +15,8 @@ from steptrace.lang.reference import definition
 def scheduled(program: Program) -> str:
     """What shows that a program is a schedule of another one, in words; ``""`` when its ops stand as they are written.
 
-    An op that runs ahead, on a lane that is not its row's, outside its loop, or in parts. An op that has only changed
-    its place shows nothing: that may be the order of a program of its own.
+    An op that runs ahead, on a lane that is not its row's, outside its loop, in parts, or with a selected head. An op
+    that has only changed its place shows nothing: that may be the order of a program of its own.
     """
     rows = kinds_of(program)
     moved = (_moved(op, rows[op.kind].lane) for op in program.ops())
@@ -33,6 +33,8 @@ def _moved(op: Op, lane: str) -> str:
         return f"`{op.id}` stands for micro-batch {op.micro} outside its loop"
     if op.origin is not None and op.origin.part:
         return f"`{op.id}` is a part of `{op.origin.op}`"
+    if op.attr("head"):
+        return f"a head was selected for `{op.id}`"
     return f"`{op.id}` also closes the step" if op.attr("closes") else ""
 
 

@@ -35,6 +35,9 @@ _STAGE = ("trainer.stage_fwd_bwd", "trainer.fwd_bwd_staged", "trainer.wait_for_d
 
 _DEFER = ("trainer.apply_deferred_update", "stage_before_update")
 
+_HEAD = "logps_head"
+"""What a part advertises that was made with the sharded head; of a reference it is ``reference.logps_head``."""
+
 BEHIND = "behind"
 """The way of a stage that a plan moves behind the update: see `steptrace.lower.fallbacks`."""
 
@@ -97,9 +100,17 @@ WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
         "transfer_weights": (Way("in-memory", (), "the copy is in this process already"),),
         "apply_weights": (Way("apply", (), "published to the rollout under its version"),),
         "poll_packed": (Way("look", (), "looks whether the micro-batch is there"),),
+        **{
+            f"{kind} head={head}": (
+                Way("shard_map", (need,), "a chunk of tokens at a time, over all devices of the mesh"),
+                Way("dense", (), "all logits of the micro-batch"),
+            )
+            for kind, need in (("fwd_bwd", _HEAD), ("old_logps", _HEAD), ("ref_logps", f"reference.{_HEAD}"))
+            for head in ("shard_map", "auto")
+        },
     }
 )
-"""The ways by kind of op, and for training calls by how they close a step."""
+"""The ways by kind of op, for training calls by how they close a step, and for log-probs by the head selected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,39 @@ def choices(plan: Plan, capabilities: Iterable[str]) -> tuple[Choice, ...]:
     """
     there, held = frozenset(capabilities), _held_stages(plan)
     return tuple(_choice(call, HELD_STAGE if call.op.id in held else rule_of(call), there) for call in plan.calls())
+
+
+def head_choices(plan: Plan, capabilities: Iterable[str]) -> tuple[Choice, ...]:
+    """Which head makes the log-probs of each op that one was selected for, in the plan's order.
+
+    A part has the head that it was made with: a plan does not change it, and says where it is not the one selected.
+
+    Args:
+      plan: the plan.
+      capabilities: as `choices` takes them.
+    """
+    there = frozenset(capabilities)
+    rules = ((call, _head_rule(call.op)) for call in plan.calls())
+    return tuple(_choice(call, rule, there) for call, rule in rules if rule)
+
+
+def head_remarks(found: Iterable[Choice]) -> tuple[str, ...]:
+    """Where the head is not the one that was selected, a sentence for each reason."""
+    lacking: dict[str, list[str]] = {}
+    for choice in found:
+        if choice.rule.endswith("head=shard_map") and choice.passed_over:
+            lacking.setdefault(choice.passed_over[0][1], []).append(f"`{choice.op}`")
+    return tuple(f"the head of {', '.join(ops)} stays dense: there is no `{need}`" for need, ops in lacking.items())
+
+
+def _head_rule(op: Op) -> str:
+    """The row of the table that an op's head is looked up in; "" where there is none."""
+    rule = f"{_HEAD_OF.get(op.kind, op.kind)} head={op.attr('head')}"
+    return rule if rule in WAYS else ""
+
+
+_HEAD_OF = dict.fromkeys(("fwd_bwd_staged", "attempt_fwd_bwd", "attempt_staged"), "fwd_bwd")
+"""The kinds whose head is that of another kind."""
 
 
 def _held_stages(plan: Plan) -> frozenset[str]:

@@ -11,6 +11,7 @@ from steptrace.motion.relax import relax
 from steptrace.motion.rename import rename
 from steptrace.motion.rotate import rotate
 from steptrace.motion.schedule import Consulted, Moved, Obligation, Schedule, Step
+from steptrace.motion.select_head import select_head
 from steptrace.motion.sink import sink
 from steptrace.motion.split import split
 from steptrace.motion.stream import stream
@@ -31,6 +32,7 @@ __all__ = [
     "relax",
     "rename",
     "rotate",
+    "select_head",
     "sink",
     "split",
     "stream",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from steptrace.check.head_law import HEAD_ATTRS
 from steptrace.check.laws import LAWS, apply_law
 from steptrace.check.rewrite import find, fresh, spliced, with_resources
 from steptrace.diag.motion import FuseError
@@ -82,10 +83,10 @@ def _whole(schedule: Schedule, parts: tuple[Op, ...]) -> Op:
     plain = find(schedule.source, origin.op)
     results = next((part.results for part in parts if part.results), ())
     assert plain.kind in BUILTIN, "laws split built-in ops"
-    closes = tuple(pair for pair in parts[0].attrs if pair[0] == "closes")
+    laws = tuple(pair for pair in parts[0].attrs if pair[0] in (*HEAD_ATTRS, "closes"))
     (id,) = fresh(schedule.program, plain.id if parts[0].micro is None else f"{plain.id}.first")
     return replace(
-        parts[0], id=id, kind=plain.kind, attrs=(*plain.attrs, *closes), results=results, origin=Origin(plain.id)
+        parts[0], id=id, kind=plain.kind, attrs=(*plain.attrs, *laws), results=results, origin=Origin(plain.id)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import ClassVar, Protocol, get_type_hints, runtime_checkable
@@ -12,6 +13,9 @@ from steptrace.diag.loc import Loc
 from steptrace.diag.motion import PassDeclinedError
 from steptrace.motion import Schedule
 from steptrace.motion.proof import BrokenEdge
+
+
+_WORD = re.compile(r"[\w.+-]+")
 
 
 @runtime_checkable
@@ -69,4 +73,6 @@ def options_of(cls: type[Pass]) -> dict[str, type]:
 
 
 def _literal(value: object) -> str:
+    if isinstance(value, str) and not _WORD.fullmatch(value):
+        return f'"{value}"'
     return str(value).lower() if isinstance(value, bool) else str(value)

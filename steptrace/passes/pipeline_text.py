@@ -12,15 +12,16 @@ from steptrace.passes.base import Pass, options_of
 from steptrace.passes.registry import PASSES, PIPELINES
 
 _NAME = re.compile(r"[A-Za-z][\w-]*")
-_ITEM = re.compile(r"\s*(?P<name>[A-Za-z][\w-]*)\s*(?:\{(?P<options>[^{}]*)\})?\s*")
-_OPTION = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>[\w.+-]+)\s*")
+_ITEM = re.compile(r"\s*(?P<name>[A-Za-z][\w-]*)\s*(?:\{(?P<options>(?:[^{}\"]|\"[^\"]*\")*)\})?\s*")
+_OPTION = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>[\w.+-]+|\"[^\"]*\")\s*")
+_COMMA = re.compile(r",(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)")
 
 
 def parse_pipeline(text: str, passes: Mapping[str, type[Pass]] = PASSES) -> tuple[Pass, ...]:
     """The passes of a pipeline, named pipelines written out.
 
     Grammar: ``pipeline = [item {"," item}]``, ``item = NAME ["{" [NAME "=" VALUE {"," NAME "=" VALUE}] "}"]``; spaces
-    may stand between.
+    may stand between. A VALUE is a word, a number, or any text in double quotes.
 
     Args:
       text: the pipeline; an empty one has no passes.
@@ -66,7 +67,7 @@ def _options(text: str, item: re.Match[str]) -> Iterator[tuple[str, str]]:
     if not inside.strip():
         return
     seen: set[str] = set()
-    for part in inside.split(","):
+    for part in _COMMA.split(inside):
         option = _OPTION.fullmatch(part)
         if option is None:
             raise PipelineSyntaxError(
@@ -110,7 +111,7 @@ def _value(cls: type[Pass], name: str, type_: type, text: str) -> object:
     if not re.fullmatch(patterns[type_], text):
         words = {int: "a whole number", float: "a number", bool: "true or false"}
         raise PassOptionError(f"`{name}` of `{cls.name}` is {words[type_]}, not `{text}`", help=_known_options(cls))
-    return text == "true" if type_ is bool else type_(text)
+    return text == "true" if type_ is bool else type_(text.strip('"'))
 
 
 def _known_options(cls: type[Pass]) -> str:

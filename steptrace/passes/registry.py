@@ -16,6 +16,7 @@ from steptrace.passes.memory_budget import MemoryBudget
 from steptrace.passes.one_step_off import OneStepOff
 from steptrace.passes.pipeline_micro_batches import PipelineMicroBatches
 from steptrace.passes.replay import Replay
+from steptrace.passes.select_logps_head import SelectLogpsHead
 from steptrace.passes.send_ahead import SendAhead
 from steptrace.passes.stage_after_update import StageAfterUpdate
 from steptrace.passes.stage_before_update import StageBeforeUpdate
@@ -36,6 +37,7 @@ PASSES: Mapping[str, type[Pass]] = MappingProxyType(
             OneStepOff,
             PipelineMicroBatches,
             Replay,
+            SelectLogpsHead,
             SendAhead,
             StageAfterUpdate,
             StageBeforeUpdate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from steptrace.lower.choices import WAYS
@@ -16,9 +17,12 @@ _VERBS = tuple(
 def capabilities_of(parts: Parts) -> frozenset[str]:
     """Capabilities of the parts: ``trainer.<verb>`` for each method of it, and the words that parts advertise.
 
-    A part advertises with ``info()["capabilities"]``: names by whether they hold, or a list of names.
+    A part advertises with ``info()["capabilities"]``: names by whether they hold, or a list of names. What a reference
+    advertises is named after it: ``reference.logps_head``.
     """
-    return frozenset([*_methods(parts.trainer), *_advertised(parts.trainer), *_advertised(parts.rollout)])
+    of_reference = (f"reference.{word}" for word in _advertised(parts.reference))
+    own = (_advertised(part) for part in (parts.trainer, parts.rollout))
+    return frozenset(chain(_methods(parts.trainer), *own, of_reference))
 
 
 def _methods(trainer: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ from steptrace.diag.running import PartialStepError
 from steptrace.ir import Op, ops_of
 from steptrace.lang.records import Group, GroupId, MicroBatch
 from steptrace.lower import Plan
-from steptrace.lower.choices import choices
+from steptrace.lower.choices import choices, head_choices, head_remarks
 from steptrace.run.binding import Parts
 from steptrace.run.board import WeightBoard
 from steptrace.run.borders import CheckedPrompts
@@ -111,7 +111,8 @@ class Session:
         self.staged: tuple[Any, MicroBatch] | None = None
         self.staging = True
         self.stage_latch_s = LATCH_S
-        self.remarks: list[str] = []
+        self.heads = head_choices(plan, self.capabilities)
+        self.remarks: list[str] = list(head_remarks(self.heads))
         self.update_held = False
         self.update_done = False
         self.updated = False

@@ -18,6 +18,9 @@ from steptrace.check.validation.sides import Pair, Site, Touch, plain_effects, t
 from steptrace.check.validation.terms import Terms
 from steptrace.ir import ResourceKind
 
+_UNSEEN = ("closes", "fuses", "head", "head_bytes", "head_reason")
+"""Attributes that change no term: laws give them, and what they change is told elsewhere or is rounding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Act:
@@ -113,7 +116,7 @@ class Acts:
         return Act(origin, self._attrs(site, origin), reads, writes, True)
 
     def _attrs(self, site: Site, origin: Site) -> int:
-        attrs = tuple(pair for pair in site.op.attrs if pair[0] not in ("closes", "fuses"))
+        attrs = tuple(pair for pair in site.op.attrs if pair[0] not in _UNSEEN)
         return self.terms.number(("attrs", origin.number, site.op.kind, attrs))
 
 

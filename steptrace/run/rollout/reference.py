@@ -64,7 +64,7 @@ class FrozenReference:
         self._place = place = placement(mesh, rules, split.params)
         params, rest = owned_copy((split.params, split.rest))
         self._params, self._rest = place.put(params, place.params), place.put(rest, place.whole)
-        self._traces = 0
+        self._traces, self._sharded = 0, head != "dense"
 
         def traced(
             params: Any, rest: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array
@@ -94,5 +94,5 @@ class FrozenReference:
         return logps
 
     def info(self) -> Mapping[str, Any]:
-        """``compiles``: how often the log-probs were compiled so far."""
-        return {"compiles": {"logps": self._traces}}
+        """``compiles``: how often the log-probs were compiled so far; ``capabilities``: whether a head was chosen."""
+        return {"compiles": {"logps": self._traces}, "capabilities": {"logps_head": self._sharded}}

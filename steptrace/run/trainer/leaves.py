@@ -25,6 +25,7 @@ class Leaves:
     Attributes:
       traces: how often each leaf was traced, by name; it stands still after warm-up.
       forms: the forms of what `accumulate.loss_sums` gives; computes nothing.
+      makes: what of log-probs it can do: ``old_logps``, and ``logps_head``, by the head that is not dense.
       copy: a tree, copied; what comes out shares no buffer with what went in.
       fwd_bwd: see `accumulate.fwd_bwd_leaf`; donates the accumulator.
       dropless: the same by the program that never drops tokens and has no flag; without replay it is ``fwd_bwd``.
@@ -42,6 +43,7 @@ class Leaves:
         self.traces: Counter[str] = Counter()
         self._placement = placement or Placement()
         whole = self._placement.whole
+        self.makes = {"old_logps": logps_fn is not None, "logps_head": getattr(loss, "head", "dense") != "dense"}
         self._acc = Accumulator(self._placement.params, whole, whole, whole)
         trained = (self._acc, whole, whole, whole)
         self.forms = self._placement.entered(partial(jax.eval_shape, loss_sums(split, loss, replay)))

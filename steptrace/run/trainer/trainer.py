@@ -369,7 +369,7 @@ class JaxTrainer:
           ``parameter_bytes``, ``fingerprint`` (of the parameters' paths, shapes and dtypes).
         """
         capabilities = {
-            "old_logps": self._leaves.logps is not None,
+            **self._leaves.makes,
             **dict.fromkeys(("save_checkpoint", "update_token", "stage_before_update", "fused_update"), True),
             "dropless_replay": self._replay is not None,
         }
