@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from steptrace.ir import Op
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class At:
-    """An instance of an op.
+    """An instance of an op. One is made for each op that runs: it is not frozen, which would take four times as long.
 
     Attributes:
       op: the op.

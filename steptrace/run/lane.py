@@ -86,8 +86,12 @@ class LaneRunner:
 
     def node(self, node: ReadyNode, step: int) -> None:
         """Run a node for a step; a failure of it is the run's."""
+        frame = self._frames.at(step)
         try:
-            self.nodes((node,), step, self._frames.at(step))
+            if isinstance(node, Ready):
+                self._op(node, step, frame)
+            else:
+                self.nodes((node,), step, frame)
         except Exception as error:
             self._progress.fail(error, step, self.name)
 
@@ -217,15 +221,7 @@ class LaneRunner:
 
     def _call(self, ready: Ready, step: int, frame: Frame, micro: int = 0) -> Any:
         call = ready.call
-        frames = self._frames
-        args = [
-            frame.values[slot]
-            if where == STEP
-            else frames.carry(name, step)
-            if where == CARRY
-            else located(where, slot, frame, frames, micro)
-            for where, slot, name in ready.reads
-        ]
+        args = self._operands(ready, step, frame, micro) if ready.reads else ()
         at = At(call.op, step, self._rounds, self._count)
         start = time.perf_counter()
         try:
@@ -239,11 +235,22 @@ class LaneRunner:
         if spent is None:
             spent = frame.seconds[self.name] = {}
         spent[ready.kind] = spent.get(ready.kind, 0.0) + time.perf_counter() - start
-        if results is not None:
+        if results or (call.writes and results is not None):
             values: Any = frame.rounds[micro] if ready.keyed else frame.values
             for slot, value in zip(call.writes, results, strict=True):
                 values[slot] = value
         return results
+
+    def _operands(self, ready: Ready, step: int, frame: Frame, micro: int) -> list[Any]:
+        values, frames = frame.values, self._frames
+        return [
+            values[slot]
+            if where == STEP
+            else frames.carry(name, step)
+            if where == CARRY
+            else located(where, slot, frame, frames, micro)
+            for where, slot, name in ready.reads
+        ]
 
 
 def _ops(node: ReadyNode) -> Any:

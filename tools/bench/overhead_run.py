@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -13,30 +13,38 @@ from typing import Any
 
 import steptrace
 from steptrace.ir import Program
-from steptrace.lang.records import Group, Prompt
+from steptrace.lang.records import MicroBatch, Prompt
+from steptrace.lang.reference import resolve
 from steptrace.lower import Plan, lower
 from steptrace.motion import Schedule, move_to_lane
-from steptrace.run.api import run
 from steptrace.run.binding import bind_parts
-from steptrace.run.data.advantages import GroupAdvantages
-from steptrace.run.data.cursor import DataCursor, Draws
 from steptrace.run.data.packing import Packer
 from steptrace.run.data.prompts import ListPrompts
-from steptrace.run.data.rewards import score
-from steptrace.run.digest import CallLog
-from steptrace.run.executor import Executor
+from steptrace.run.digest import EMPTY, chain
+from steptrace.run.executor import Executor, Rule
+from steptrace.run.instance import At
+from steptrace.run.job.config import JobConfig
+from steptrace.run.job.job import built_parts
+from steptrace.run.job.recipe import recipe_for
+from steptrace.run.job.setup import load_setup
 from steptrace.run.models.decoder import Decoder, DecoderConfig
-from steptrace.run.rng import key_for
+from steptrace.run.models.split import split_model
 from steptrace.run.session import Session
 from steptrace.run.trainer import GrpoLoss, JaxTrainer
+from steptrace.run.verbs import VERBS
 from steptrace.testing.builder import Builder
+from steptrace.testing.hash_parts import hash_parts
 
 from .boundary_run import LENGTH, SAMPLES, VOCABULARY, ByteTokenizer, FlatReference, HashRollout
+from .overhead_loops import SEED, by_ops, by_parts, by_plan
 
 SKIPPED = 2
 """Steps at the beginning of each run that are not counted."""
 
-SEED = 0
+JOB_TASK = "spell_backward"
+"""The task of the main job."""
+
+_NEVER = 1_000_000
 
 OPS = 20
 """Ops of a step of the program that does nothing."""
@@ -53,14 +61,18 @@ class Workload:
       micro_batches: of a step.
       dim: features of the model.
       empty_steps: steps of a run of ops that do nothing.
+      job_steps: of a run of the main job's step.
+      job_rounds: how often each way of that is run, in turn; 0 leaves it out.
     """
 
-    steps: int = 10
-    rounds: int = 15
+    steps: int = 30
+    rounds: int = 10
     rows: int = 16
     micro_batches: int = 2
     dim: int = 64
     empty_steps: int = 300
+    job_steps: int = 8
+    job_rounds: int = 3
 
 
 @dataclass
@@ -69,53 +81,175 @@ class Way:
 
     Attributes:
       step_s: seconds of each step that counts.
-      digests: of parameters and of calls, of each run.
+      cpu_s: processor time of the driving thread, in seconds, of each of them: other processes are not in it, nor is
+        what the device computes meanwhile.
+      made: digests of parameters, calls, trained groups and logged records, of each run.
     """
 
     step_s: list[float] = field(default_factory=list)
-    digests: set[tuple[str, str]] = field(default_factory=set)
+    cpu_s: list[float] = field(default_factory=list)
+    made: set[tuple[str, ...]] = field(default_factory=set)
 
 
 class _Moments:
-    """A tracker that keeps when each step was logged."""
+    """A tracker that keeps when each step was logged, and a digest of what was."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
+        self.cpu: list[float] = []
+        self._logged: list[Any] = []
 
     def log(self, step: int, metrics: Any) -> None:
         self.at.append(time.perf_counter())
+        self.cpu.append(time.thread_time())
+        self._logged.append(metrics)
 
     def close(self) -> None:
         pass
 
+    def digest(self) -> str:
+        """Of all records: which figures of which step."""
+        return chain(EMPTY, *(repr(sorted(record.items())) for record in self._logged))
 
-def driven(work: Workload) -> tuple[Way, Way, int]:
-    """The loop by plan and by hand, in turn, with one trainer that is set back in between; and its calls a step."""
-    model = Decoder(DecoderConfig(VOCABULARY, dim=work.dim, layers=1, max_length=LENGTH), seed=0)
-    import optax
 
-    trainer = JaxTrainer(model, optax.adam(1e-3), GrpoLoss())
-    plan, loop = Way(), Way()
+Drive = Callable[[dict[str, Any], int], tuple[str, str]]
+"""Drives parts for so many steps; gives the digests of calls and of trained groups."""
+
+
+def driven(parts_of: Callable[[], dict[str, Any]], drives: Sequence[Drive], steps: int, rounds: int) -> list[Way]:
+    """The same steps driven in several ways, in turn, with one trainer that is set back in between.
+
+    Args:
+      parts_of: the parts of a run but its tracker; the trainer is the same one each time.
+      drives: the ways; the last one goes first, for three steps that do not count, so that all is compiled.
+      steps: of a run.
+      rounds: how often each way is run.
+    """
+    ways = [Way() for _ in drives]
+    trainer = parts_of()["trainer"]
     with tempfile.TemporaryDirectory() as folder:
         start = Path(folder) / "start"
         trainer.save_checkpoint(start)
-        _by_hand(_parts(trainer, work), work, SKIPPED + 1)  # compiles
-        for _ in range(work.rounds):
-            for way, drive in ((plan, _by_plan), (loop, _by_hand)):
+        drives[-1]({**parts_of(), "tracker": _Moments()}, SKIPPED + 1)
+        for _ in range(rounds):
+            for way, drive in zip(ways, drives, strict=True):
                 trainer.restore_checkpoint(start)
-                parts = _parts(trainer, work)
-                way.digests.add((drive(parts, work, work.steps), trainer.params_digest()))
-                at = parts["tracker"].at[SKIPPED:]
-                way.step_s += [later - earlier for earlier, later in pairwise(at)]
+                moments = _Moments()
+                digests = drive({**parts_of(), "tracker": moments}, steps)
+                way.made.add((*digests, trainer.params_digest(), moments.digest()))
+                way.step_s += _between(moments.at)
+                way.cpu_s += _between(moments.cpu)
+    return ways
+
+
+def ops_per_step(micro_batches: int) -> int:
+    """Calls that a plan of `grpo` makes in a step without a checkpoint."""
     # Begin, dispatch, take, reward, advantages, pack, update, metrics, sync, commit, log, end, free; and the loop's.
-    return plan, loop, 13 + 3 * work.micro_batches
+    return 13 + 3 * micro_batches
 
 
-def _parts(trainer: JaxTrainer, work: Workload) -> dict[str, Any]:
+def _between(moments: Sequence[float]) -> list[float]:
+    """The times of the steps that count."""
+    return [later - earlier for earlier, later in pairwise(moments[SKIPPED:])]
+
+
+def beyond(way: Way, other: Way, rounds: int) -> float:
+    """Processor time of a step of one way beyond the other's, in seconds: the median over the rounds of medians."""
+    mine, others = _by_round(way.cpu_s, rounds), _by_round(other.cpu_s, rounds)
+    return median(median(one) - median(two) for one, two in zip(mine, others, strict=True))
+
+
+def _by_round(seconds: Sequence[float], rounds: int) -> list[Sequence[float]]:
+    steps = len(seconds) // rounds
+    return [seconds[at : at + steps] for at in range(0, rounds * steps, steps)]
+
+
+def tiny(work: Workload) -> list[Way]:
+    """A tiny model, by plan, by a loop on the ops, by that loop once more, and by one on the parts."""
+    import optax
+
+    model = Decoder(DecoderConfig(VOCABULARY, dim=work.dim, layers=1, max_length=LENGTH), seed=0)
+    trainer = JaxTrainer(model, optax.adam(1e-3), GrpoLoss())
+    prompts = work.rows * work.micro_batches // SAMPLES
+    program = f"grpo{{prompts={prompts},samples={SAMPLES},save_every={_NEVER}}}"
+    ways: list[Drive] = [
+        lambda parts, steps: by_plan(parts, program, steps),
+        lambda parts, steps: by_ops(parts, program, steps),
+        lambda parts, steps: by_ops(parts, program, steps),
+        lambda parts, steps: by_parts(parts, prompts, SAMPLES, steps),
+    ]
+    return driven(lambda: _parts(trainer, work, prompts), ways, work.steps, work.rounds)
+
+
+def hollow(work: Workload) -> list[Way]:
+    """Steps of `grpo` whose ops return at once what ops of their kind give, by plan and by a loop on the ops.
+
+    What is left of a step is how it is driven, and nothing of what is driven.
+    """
+    parts, program = hash_parts(), f"grpo{{save_every={_NEVER}}}"
+    ways = [Way(), Way()]
+    for _ in range(work.rounds):
+        for way, drive in zip(ways, (_hollow_plan, _hollow_loop), strict=True):
+            moments = _Moments()
+            way.made.add(drive({**parts, "tracker": moments}, program, work.empty_steps, _Hollow(work, moments)))
+            way.step_s += _between(moments.at)
+            way.cpu_s += _between(moments.cpu)
+    return ways
+
+
+def _hollow_plan(parts: dict[str, Any], program: str, steps: int, rule: Rule) -> tuple[str, str]:
+    return by_plan(parts, program, steps, [lambda real: rule])
+
+
+def _hollow_loop(parts: dict[str, Any], program: str, steps: int, rule: Rule) -> tuple[str, str]:
+    return by_ops(parts, program, steps, dict.fromkeys(VERBS, rule))
+
+
+class _Hollow:
+    """What every op of `grpo` does where none does anything: it gives what one of its kind gives."""
+
+    def __init__(self, work: Workload, moments: _Moments) -> None:
+        last = work.micro_batches - 1
+        batch = [MicroBatch(0, index, {}, (), last=index == last) for index in range(work.micro_batches)]
+        self._heads = {index: (micro_batch, micro_batch.last) for index, micro_batch in enumerate(batch)}
+        self._log = moments.log
+        self._given: dict[str, tuple[Any, ...]] = dict.fromkeys(VERBS, ()) | {
+            "take": ([], True),
+            "reward": ([],),
+            "advantages": ([],),
+            "pack": (batch,),
+            "ref_logps": (batch[0],),
+            "get_metrics": ({},),
+            "sync_weights": (0,),
+        }
+
+    def __call__(self, session: Session, at: At, *operands: Any) -> tuple[Any, ...] | None:
+        kind = at.op.kind
+        if kind == "next_mb":
+            return self._heads.get(at.item)
+        if kind == "log":
+            self._log(at.step, {})
+        return self._given[kind]
+
+
+def job(work: Workload) -> list[Way]:
+    """The main job's own step, by plan and by a loop on the ops: its task, model, sampler and shapes, not warmed up."""
+    setup = load_setup(JOB_TASK, recipe_for(JOB_TASK), 1)
+    config = JobConfig(program="grpo", task=JOB_TASK)
+    program = f"grpo{{save_every={_NEVER}}}"
+    split = split_model(setup.model(SEED))
+    built = built_parts(setup, split, resolve(program), config)
+    ways: list[Drive] = [
+        lambda parts, steps: by_plan(parts, program, steps),
+        lambda parts, steps: by_ops(parts, program, steps),
+    ]
+    return driven(lambda: built, ways, work.job_steps, work.job_rounds)
+
+
+def _parts(trainer: JaxTrainer, work: Workload, prompts: int) -> dict[str, Any]:
     def reward(prompt: Prompt, completions: Sequence[str]) -> list[float]:
         return [int(text) / VOCABULARY for text in completions]
 
-    prompts = _prompts(work)
     return {
         "trainer": trainer,
         "rollout": HashRollout(),
@@ -124,51 +258,7 @@ def _parts(trainer: JaxTrainer, work: Workload) -> dict[str, Any]:
         "prompts": ListPrompts([Prompt(f"p{index}", f"{index:08d}") for index in range(4 * prompts)]),
         "tokenizer": ByteTokenizer(),
         "packer": Packer(rows=work.rows, length=LENGTH),
-        "tracker": _Moments(),
     }
-
-
-def _prompts(work: Workload) -> int:
-    return work.rows * work.micro_batches // SAMPLES
-
-
-def _by_plan(parts: dict[str, Any], work: Workload, steps: int) -> str:
-    program = f"grpo{{prompts={_prompts(work)},samples={SAMPLES},save_every=1000000}}"
-    return run(program, parts, steps=steps, seed=SEED).calls_digest
-
-
-def _by_hand(parts: dict[str, Any], work: Workload, steps: int) -> str:
-    """The steps of `grpo` as one would write them with these parts: the same draws, calls and logs."""
-    trainer, rollout, tracker = parts["trainer"], parts["rollout"], parts["tracker"]
-    draws, cursor = Draws(parts["prompts"], seed=SEED, epochs=None), DataCursor()
-    calls, advantages = CallLog(), GroupAdvantages()
-    weights, version = trainer.weights()
-    rollout.apply_weights(weights, version)
-    for step in range(steps):
-        drawn, cursor = draws.draw(cursor, _prompts(work))
-        prompts = [prompt for _, prompt in drawn]
-        tokens = [parts["tokenizer"].encode(prompt.text) for prompt in prompts]
-        key = key_for(SEED, "dispatch", step)
-        sampled = rollout.generate(prompts, SAMPLES, version=version, key=key)
-        groups = [
-            Group(name, step, prompt, encoded, completions, version)
-            for (name, prompt), encoded, completions in zip(drawn, tokens, sampled, strict=True)
-        ]
-        batch = parts["packer"].pack(advantages(score(parts["reward"], groups)), step=step)
-        for micro_batch in batch:
-            known = micro_batch.with_array("ref_logps", parts["reference"].logps(micro_batch))
-            calls.record("fwd_bwd", known)
-            trainer.fwd_bwd(known)
-        calls.record("update")
-        trainer.update()
-        metrics = trainer.get_metrics()
-        calls.settle()
-        old, (weights, version) = version, trainer.weights()
-        if version != old:
-            rollout.apply_weights(weights, version)
-            rollout.drop_weights(old)
-        tracker.log(step, metrics)
-    return calls.settle()
 
 
 steptrace.resource("baton", kind="state")

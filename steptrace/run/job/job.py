@@ -189,6 +189,11 @@ def _build(setup: Setup, split: SplitModel, program: Program, config: JobConfig)
     )
 
 
+def built_parts(setup: Setup, split: SplitModel, program: Program, config: JobConfig) -> dict[str, Any]:
+    """The parts of a job by role, all but its trackers, from these parameters."""
+    return _bind(config, program, setup, _build(setup, split, program, config))
+
+
 def _control(config: JobConfig, program: Program) -> ShuffledRewards | None:
     """The control's advantages; None leaves the program's own."""
     if not config.control:
