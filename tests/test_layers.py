@@ -20,20 +20,21 @@ MAY_IMPORT = {
     "ir": {"diag"},
     "check": {"diag", "ir"},
     "motion": {"diag", "ir", "check"},
-    "passes": {"diag", "ir", "check", "motion"},
+    "passes": {"diag", "ir", "check", "motion", "cost", "simulate"},
     "lang": {"diag", "ir"},
     "programs": {"lang"},
     "lower": {"diag", "ir", "check", "lang"},
     "simulate": {"diag", "ir", "lower"},
-    "cost": {"diag", "ir", "check", "motion", "passes", "lower", "simulate"},
-    "run": {*GROUND, "kernels"},
-    "steptrace": {*GROUND, "programs", "run"},
-    "testing": {*GROUND, "programs", "simulate", "run", "kernels", "steptrace"},
-    "tools": {*GROUND, "programs", "simulate", "cost", "run", "kernels", "steptrace", "testing"},
+    "cost": {"diag", "ir", "check", "motion", "lower", "simulate"},
+    "timeline": {"diag", "ir", "lower", "simulate", "cost"},
+    "run": {*GROUND, "simulate", "cost", "timeline", "kernels"},
+    "steptrace": {*GROUND, "programs", "workers", "run"},
+    "testing": {*GROUND, "programs", "simulate", "workers", "run", "kernels", "steptrace"},
+    "tools": {*GROUND, "programs", "simulate", "cost", "timeline", "run", "kernels", "steptrace", "testing"},
 }
 """Each room and those it may import; `steptrace` is the top of the package, which hands out public names."""
 
-WITHOUT_JAX = ("diag", "ir", "check", "motion", "passes", "lang", "programs", "lower", "simulate", "cost", "steptrace")
+WITHOUT_JAX = (*sorted(GROUND), "programs", "simulate", "cost", "timeline", "steptrace")
 HEAVY = {"jax", "jaxlib", "numpy", "flax", "optax", "orbax", "chex", "rich", "matplotlib"}
 
 

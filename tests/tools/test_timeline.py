@@ -16,7 +16,7 @@ def test_lanes_and_devices_are_rows_and_work_does_not_overlap(tmp_path):
     asked = [f"--costs={tmp_path / 'costs.toml'}", "--micro-batches=2", "--steps=3", "-p", "pipelined-boundary"]
     assert main(["timeline", "grpo{staleness=1}", *asked, "-o", str(out)]) == 0
     events = json.loads(out.read_text())["traceEvents"]
-    rows = {event["args"]["name"]: event["tid"] for event in events if event["ph"] == "M"}
+    rows = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
     assert {"host", "packer", "trainer"} <= rows.keys()
     work = sorted((e for e in events if e["ph"] == "X" and e["tid"] == rows["trainer"]), key=lambda e: e["ts"])
     assert sum(event["dur"] for event in work) == 3 * (2 * 10 + 4) * 1e6
