@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from steptrace.run.data.prompts import JsonlPrompts as JsonlPrompts
     from steptrace.run.data.prompts import ListPrompts as ListPrompts
     from steptrace.run.start import restore as restore
+    from steptrace.workers.remote import Remote as Remote
+    from steptrace.workers.remote import remote as remote
 
 _HOMES = {
     "lang.definition": ("program", "trace", "ProgramDef"),
@@ -63,6 +65,7 @@ _HOMES = {
     "run.data.prompts": ("JsonlPrompts", "ListPrompts"),
     "run.start": ("restore",),
     "diag.base": ("SteptraceError",),
+    "workers.remote": ("Remote", "remote"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -27,14 +27,15 @@ MAY_IMPORT = {
     "simulate": {"diag", "ir", "lower"},
     "cost": {"diag", "ir", "check", "motion", "lower", "simulate"},
     "timeline": {"diag", "ir", "lower", "simulate", "cost"},
-    "run": {*GROUND, "simulate", "cost", "timeline", "kernels"},
+    "workers": {"diag"},
+    "run": {*GROUND, "workers", "simulate", "cost", "timeline", "kernels"},
     "steptrace": {*GROUND, "programs", "workers", "run"},
     "testing": {*GROUND, "programs", "simulate", "workers", "run", "kernels", "steptrace"},
-    "tools": {*GROUND, "programs", "simulate", "cost", "timeline", "run", "kernels", "steptrace", "testing"},
+    "tools": {*GROUND, "programs", "simulate", "cost", "timeline", "workers", "run", "kernels", "steptrace", "testing"},
 }
 """Each room and those it may import; `steptrace` is the top of the package, which hands out public names."""
 
-WITHOUT_JAX = (*sorted(GROUND), "programs", "simulate", "cost", "timeline", "steptrace")
+WITHOUT_JAX = (*sorted(GROUND), "programs", "simulate", "cost", "timeline", "workers", "steptrace")
 HEAVY = {"jax", "jaxlib", "numpy", "flax", "optax", "orbax", "chex", "rich", "matplotlib"}
 
 

@@ -1,0 +1,209 @@
+"""What goes over the socket: frames with a fixed head, and the proof of the run's secret before the first of them."""
+
+from __future__ import annotations
+
+import array
+import enum
+import hmac
+import os
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+_HEAD = struct.Struct("<BBHIQQQ")
+"""Kind, ring, how many buffers, slot, request, oldest open request, bytes that follow."""
+_BUFFER = struct.Struct("<QQ")
+"""Bytes of a buffer, and where it starts: in the frame (0), or at this offset of the segment."""
+_BODY = struct.Struct("<Q")
+_NONCE = 32
+_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    CALL = 1
+    ASK = 2
+    RELEASE = 3
+    CLOSE = 4
+    REPLY = 5
+    ERROR = 6
+    RECEIVED = 7
+    RELEASED = 8
+    BEAT = 9
+
+
+@dataclass(slots=True)
+class Frame:
+    """One message.
+
+    Attributes:
+      kind: what it is.
+      request: the call it belongs to.
+      open: the oldest call without an answer; answers before it need not be kept.
+      body: the pickle.
+      small: buffers that ride in the frame; b"" at the place of one that lies in a segment.
+      spans: (offset, bytes) for each buffer, offset 0 for one that rides in the frame.
+      ring: which ring of segments, 0 for none.
+      slot: the slot of the ring.
+      fd: the segment's file descriptor, -1 for none; the receiver owns the one it gets.
+    """
+
+    kind: Kind
+    request: int = 0
+    open: int = 0
+    body: bytes | memoryview = b""
+    small: Sequence[bytes | memoryview] = ()
+    spans: Sequence[tuple[int, int]] = field(default_factory=tuple)
+    ring: int = 0
+    slot: int = 0
+    fd: int = -1
+
+
+class Silence(Exception):  # noqa: N818 - no error of its own: the reader turns it into one
+    """Nothing came for as long as was agreed."""
+
+
+class Channel:
+    """Frames over a connected socket: written by any thread, read by one.
+
+    Args:
+      sock: a stream socket whose other end has proved itself.
+      tick: called whenever nothing came for the socket's timeout; it raises to end the wait.
+    """
+
+    def __init__(self, sock: socket.socket, tick: Callable[[], None] = lambda: None) -> None:
+        self._sock = sock
+        self._tick = tick
+        self._writing = threading.Lock()
+
+    def send(self, frame: Frame) -> None:
+        """Write a frame whole.
+
+        Raises:
+          OSError: the other end is gone.
+        """
+        table = b"".join(_BUFFER.pack(size, offset) for offset, size in frame.spans)
+        rest = [table, _BODY.pack(len(frame.body)), frame.body]
+        size = len(table) + _BODY.size + len(frame.body)
+        for buffer in frame.small:
+            rest += [bytes(-size % 16), buffer]
+            size += -size % 16 + len(buffer)
+        tail = b"".join(rest)
+        head = _HEAD.pack(frame.kind, frame.ring, len(frame.spans), frame.slot, frame.request, frame.open, len(tail))
+        data = head + tail
+        with self._writing:
+            if frame.fd >= 0:
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [frame.fd]))]
+                data = data[self._sock.sendmsg([data], rights) :]
+            self._sock.sendall(data)
+
+    def receive(self) -> Frame:
+        """The next frame, in memory of its own.
+
+        Raises:
+          EOFError, OSError: the other end is gone.
+          Silence: what ``tick`` raised.
+        """
+        head = bytearray(_HEAD.size)
+        got, fd = self._first(head)
+        self._fill(memoryview(head)[got:])
+        kind, ring, count, slot, request, open_, size = _HEAD.unpack(head)
+        tail = memoryview(bytearray(size))
+        self._fill(tail)
+        frame = Frame(Kind(kind), request, open_, ring=ring, slot=slot, fd=fd)
+        frame.spans = [_BUFFER.unpack_from(tail, index * _BUFFER.size)[::-1] for index in range(count)]
+        at = count * _BUFFER.size + _BODY.size
+        (length,) = _BODY.unpack_from(tail, at - _BODY.size)
+        frame.body = tail[at : at + length]
+        at += length
+        small = []
+        for offset, length in frame.spans:
+            at += -at % 16
+            small.append(tail[at : at + (0 if offset else length)])
+            at += len(small[-1])
+        frame.small = small
+        return frame
+
+    def _first(self, head: bytearray) -> tuple[int, int]:
+        """The first bytes of a frame, and the file descriptor that came with them."""
+        while True:
+            try:
+                got, ancillary, _, _ = self._sock.recvmsg_into([head], socket.CMSG_SPACE(4), _CLOEXEC)
+            except TimeoutError:
+                self._tick()
+                continue
+            if not got:
+                raise EOFError
+            fds = array.array("i")
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+            return got, fds[0] if fds else -1
+
+    def _fill(self, view: memoryview) -> None:
+        while view:
+            try:
+                got = self._sock.recv_into(view)
+            except TimeoutError:
+                self._tick()
+                continue
+            if not got:
+                raise EOFError
+            view = view[got:]
+
+    def drop(self) -> None:
+        """Break the connection: both ends see its end."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._sock.close()
+
+
+def challenge(sock: socket.socket, secret: bytes) -> bool:
+    """The driver's side of the proof: whether the peer knows the secret. Reads 64 bytes at most, and parses none.
+
+    Raises:
+      OSError: the peer said nothing within the socket's timeout, or is gone.
+    """
+    mine = secrets.token_bytes(_NONCE)
+    sock.sendall(mine)
+    theirs, proof = _exactly(sock, _NONCE), _exactly(sock, _NONCE)
+    if not hmac.compare_digest(proof, _proof(secret, b"worker", mine, theirs)):
+        return False
+    sock.sendall(_proof(secret, b"driver", theirs, mine))
+    return True
+
+
+def respond(sock: socket.socket, secret: bytes) -> bool:
+    """The worker's side of the proof: it shows that it knows the secret, and whether the driver does."""
+    theirs, mine = _exactly(sock, _NONCE), secrets.token_bytes(_NONCE)
+    sock.sendall(mine + _proof(secret, b"worker", theirs, mine))
+    return hmac.compare_digest(_exactly(sock, _NONCE), _proof(secret, b"driver", mine, theirs))
+
+
+def _proof(secret: bytes, role: bytes, *nonces: bytes) -> bytes:
+    return hmac.digest(secret, b"|".join((b"steptrace", role, *nonces)), "sha256")
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = sock.recv(size - len(data))
+        if not more:
+            raise ConnectionError("the peer left during the proof")
+        data += more
+    return data
+
+
+def close_fd(fd: int) -> None:
+    """Close a file descriptor that came with a frame, if one did."""
+    if fd >= 0:
+        os.close(fd)

@@ -1,0 +1,79 @@
+"""Start of a worker's process, and what it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from steptrace.workers import script
+
+_CODE = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "import json, sys; boot = json.loads(sys.stdin.buffer.raw.readline()); sys.path[:] = boot['path']; "
+    "from steptrace.workers.serve import main; main(boot)"
+)
+
+
+def launch(name: str, boot: Mapping[str, object], log: Path | None) -> subprocess.Popen[bytes]:
+    """Start a worker's process: same interpreter, environment and search path as this one, nothing else shared.
+
+    The secret goes through the process's standard input, which stays open: its end tells the worker that the driver
+    is gone. What the worker prints goes to standard error, or to ``log``.
+
+    Args:
+      name: the worker's name, seen in lists of processes.
+      boot: what ``serve.main`` is told.
+      log: a file that takes the worker's output.
+    """
+    told = {**boot, "path": [entry or os.getcwd() for entry in sys.path], "script": script.here()}
+    output = 2 if log is None else os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CODE, "steptrace-worker", name],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            process_group=0,  # Ctrl-C reaches the driver, which closes its workers
+        )
+    finally:
+        if log is not None:
+            os.close(output)
+    assert process.stdin is not None, "standard input is a pipe"
+    try:
+        process.stdin.write(json.dumps(told).encode() + b"\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass  # it ended already, which is seen when it does not come in
+    return process
+
+
+def ended(process: subprocess.Popen[bytes]) -> str:
+    """How a process ended, in words."""
+    code = process.returncode
+    if code is None:
+        return "still runs"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was ended by signal {-code} ({_signal_name(-code)})"
+
+
+def _signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def seconds_computed(pid: int) -> float | None:
+    """CPU time of a process so far, None where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
