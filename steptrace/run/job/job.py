@@ -18,6 +18,7 @@ from steptrace.run.job.control import ShuffledRewards
 from steptrace.run.job.devices import mesh_of, mesh_sizes
 from steptrace.run.job.evaluate import Evaluator
 from steptrace.run.job.folder import can_resume, held_folder
+from steptrace.run.job.head import built_head, in_words, with_planned_head
 from steptrace.run.job.optimizer import rl_optimizer
 from steptrace.run.job.orders import show_orders
 from steptrace.run.job.progress import Show
@@ -73,6 +74,7 @@ def run_job(config: JobConfig) -> dict[str, Any]:
     recipe = config.recipe or recipe_for(config.task)
     with Show(quiet=config.json) as show:
         setup = load_setup(config.task, recipe, config.eval_size)
+        config = with_planned_head(config, setup)
         with held_folder(config, recipe) as (out, found):
             _introduce(show, config, setup, out, found)
             summary, built = _trained(show, config, program, setup, out)
@@ -146,6 +148,8 @@ def _introduce(show: Show, config: JobConfig, setup: Setup, out: Path, found: st
         f"seed {config.seed}, into {out}"
     )
     show.say(found)
+    if in_words(config):
+        show.say(in_words(config))
     if setup.left_out:
         show.say(f"{setup.left_out} questions are too long for the model and left out")
     if config.control:
@@ -163,9 +167,11 @@ def _warm_up(show: Show, setup: Setup, evaluator: Evaluator, out: Path, seed: in
 def _build(setup: Setup, split: SplitModel, program: Program, config: JobConfig) -> _Built:
     """Trainer, rollout and reference, all from the warmed-up parameters.
 
-    The KL penalty is that of the recipe where the program makes the reference's log-probs; else there is none.
+    The KL penalty is that of the recipe where the program makes the reference's log-probs; else there is none. The
+    reference is on the mesh where a head was selected that works there.
     """
-    recipe = setup.recipe
+    recipe, mesh = setup.recipe, mesh_of(mesh_sizes(config.mesh))
+    head = built_head(config, program, setup)
     anchored = any(op.kind == "ref_logps" for op in program.ops())
     loss = GrpoLoss(
         clip_low=recipe.clip_low,
@@ -174,6 +180,7 @@ def _build(setup: Setup, split: SplitModel, program: Program, config: JobConfig)
         aggregation=recipe.aggregation,
         temperature=recipe.temperature,
         entropy_coef=recipe.entropy_coef,
+        head=head,
     )
     rollout = JaxRollout(
         setup.model(config.seed),
@@ -183,9 +190,11 @@ def _build(setup: Setup, split: SplitModel, program: Program, config: JobConfig)
         temperature=recipe.temperature,
     )
     return _Built(
-        trainer=JaxTrainer(split, rl_optimizer(recipe), loss, mesh=mesh_of(mesh_sizes(config.mesh))),
+        trainer=JaxTrainer(split, rl_optimizer(recipe), loss, mesh=mesh),
         rollout=rollout,
-        reference=FrozenReference(split, temperature=recipe.temperature),
+        reference=FrozenReference(
+            split, temperature=recipe.temperature, head=head, mesh=None if head == "dense" else mesh
+        ),
     )
 
 

@@ -61,9 +61,11 @@ def layout_of(hidden: tuple[int, ...], table: tuple[int, ...]) -> Layout | None:
       The layout; None without a mesh.
     """
     mesh = current_mesh()
-    if mesh is None:
-        return None
-    devices = sizes(mesh)
+    return None if mesh is None else layout_on(sizes(mesh), hidden, table)
+
+
+def layout_on(devices: Mapping[str, int], hidden: tuple[int, ...], table: tuple[int, ...]) -> Layout:
+    """As `layout_of`, of a mesh with so many devices along each axis."""
     embed, vocab = (() if axis is None else (str(axis),) for axis in default_spec("head_kernel", table, devices))
     return Layout(
         batch=dividing(ROW_AXES, hidden[0], devices),

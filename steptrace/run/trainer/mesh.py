@@ -9,6 +9,7 @@ the accumulator (Rajbhandari et al. 2020, "ZeRO"); rows of micro-batches over ``
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -145,6 +146,11 @@ class MeshPlacement(Placement):
         return _UnderMesh(self.mesh, jitted)
 
 
+_DISPATCH = threading.Lock()
+"""Programs of several devices are sent by one thread at a time: two that send to each other in different orders on
+different devices would wait for one another for good. Trainer and reference may be called on different lanes."""
+
+
 class _UnderMesh:
     """A jitted function that is traced and run under a mesh."""
 
@@ -152,7 +158,7 @@ class _UnderMesh:
         self._mesh, self._jitted = mesh, jitted
 
     def __call__(self, *args: Any) -> Any:
-        with jax.set_mesh(self._mesh):
+        with _DISPATCH, jax.set_mesh(self._mesh):
             return self._jitted(*args)
 
     def lower(self, *args: Any) -> Any:
