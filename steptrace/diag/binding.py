@@ -8,7 +8,8 @@ from steptrace.diag.base import SteptraceError
 class UnknownTargetError(SteptraceError):
     """There is no target of that name.
 
-    A target is what a program is lowered to. `inline` runs every op in this process.
+    A target is what a program is lowered to. `inline` runs every op in this process; `process` has trainer, rollout and
+    reference in processes of their own.
 
         steptrace run grpo --target=tpu-pod      # error[ST300]
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from steptrace.diag.binding import NotLowerableError
 from steptrace.ir import Op
 from steptrace.lower.plan import Call, Plan
+from steptrace.lower.targets import OWN_PROCESSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,10 @@ WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
             Way("never", (), "nothing is ever shipped"),
         ),
         "settle": (Way("in-trainer", (), "the trainer settles its calls itself, the last one in the update"),),
+        "release": (
+            Way("return", ("lends_buffers",), "waits for the calls that read the buffer, and gives it back"),
+            Way("nothing", (), "the memory is the host's own, and goes with the micro-batch"),
+        ),
         "start_metrics": (
             Way("set-aside", ("trainer.start_metrics", "trainer.fetch_metrics"), "sets the record aside on the device"),
             Way("get", ("trainer.get_metrics",), "fetches at once"),
@@ -97,7 +102,10 @@ WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
             Way("copy", ("trainer.copy_weights",), "a copy, under its version"),
             Way("weights", ("trainer.weights",), "the trainer's weights, which are a copy"),
         ),
-        "transfer_weights": (Way("in-memory", (), "the copy is in this process already"),),
+        "transfer_weights": (
+            Way("sent", (OWN_PROCESSES,), "brings the copy out of the trainer's process"),
+            Way("in-memory", (), "the copy is in this process already"),
+        ),
         "apply_weights": (Way("apply", (), "published to the rollout under its version"),),
         "poll_packed": (Way("look", (), "looks whether the micro-batch is there"),),
         **{

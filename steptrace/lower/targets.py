@@ -59,6 +59,9 @@ PLAIN_OPS = frozenset(
 SCHEDULE_OPS = frozenset(row.name for row in SCHEDULE_ROWS)
 """The kinds that laws split ops into."""
 
+OWN_PROCESSES = "own_processes"
+"""The capability of a target whose trainer, rollout and reference live in processes of their own."""
+
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "inline": Target(
@@ -66,7 +69,14 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             rules=PLAIN_OPS,
             scheduled=SCHEDULE_OPS,
             doc="Jitted leaves in this process, dispatched asynchronously; a thread for each lane but the caller's.",
-        )
+        ),
+        "process": Target(
+            "process",
+            rules=PLAIN_OPS,
+            scheduled=SCHEDULE_OPS,
+            capabilities=frozenset({OWN_PROCESSES}),
+            doc="Trainer, rollout and reference each in a process of its own; all else in this one, as inline.",
+        ),
     }
 )
 """The targets by name."""

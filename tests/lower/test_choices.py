@@ -8,7 +8,7 @@ from steptrace.diag.binding import NotLowerableError
 from steptrace.ir import BUILTIN
 from steptrace.ir.schedule_ops import SCHEDULE_ROWS
 from steptrace.lang.reference import resolve
-from steptrace.lower import Plan, lower
+from steptrace.lower import TARGETS, Plan, lower
 from steptrace.lower.choices import WAYS, choices
 from steptrace.lower.fallbacks import fitted
 from steptrace.passes import run_pipeline
@@ -39,7 +39,7 @@ def test_a_trainer_that_can_do_everything():
         "snapshot_checkpoint": "copy",
         "write_checkpoint": "write",
         "copy_weights": "copy",
-        "transfer_weights": "in-memory",
+        "transfer_weights": "sent",
         "apply_weights": "apply",
         "fwd_bwd_staged.first": "staged",
         "poll_packed.first": "look",
@@ -47,6 +47,11 @@ def test_a_trainer_that_can_do_everything():
         "fetch_metrics": "fetch",
     }
     assert ways("fuse-update", ALL) == {"fwd_bwd": "fused"}
+
+
+def test_weights_are_sent_where_the_target_has_processes_and_are_in_memory_where_it_has_none():
+    assert ways("async-weight-sync", PLAIN | TARGETS["process"].capabilities)["transfer_weights"] == "sent"
+    assert ways("async-weight-sync", PLAIN | TARGETS["inline"].capabilities)["transfer_weights"] == "in-memory"
 
 
 def test_a_trainer_with_the_plain_verbs_only():
