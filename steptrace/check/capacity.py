@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from steptrace.check.access import Location, Mode, Touch, locations_of
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.units import ALWAYS_PRESENT, Units
 from steptrace.ir.predicate import ALWAYS
+from steptrace.ir.program import Loop, ops_of
 from steptrace.ir.resource import Resource, ResourceKind, parts_of_pool
 
 
@@ -27,7 +28,7 @@ def capacity_edges(units: Units) -> Iterator[Edge]:
         if location.resource.kind is ResourceKind.CELL:
             yield from _cells(location)
         elif location.resource.kind is ResourceKind.FIFO:
-            yield from _queue(location)
+            yield from _queue(units, location)
 
 
 def _cells(location: Location) -> Iterator[Edge]:
@@ -104,7 +105,7 @@ def _first_writers(life: list[Touch]) -> list[Touch]:
     return writers
 
 
-def _queue(location: Location) -> Iterator[Edge]:
+def _queue(units: Units, location: Location) -> Iterator[Edge]:
     capacity, pairing = location.resource.capacity, location.pairing
     pushes = [touch for touch in location.touches if touch.mode is Mode.PUSH]
     pops = [touch for touch in location.touches if touch.mode is Mode.POP]
@@ -113,6 +114,10 @@ def _queue(location: Location) -> Iterator[Edge]:
             steps, place = divmod(at + capacity, len(pushes))
             yield _edge(pop, pushes[place], steps, location.resource)
         return
+    homes = _homes(units, location)
+    if len(set(homes.values())) > 1:
+        yield from _in_turns(location, pushes, pops, homes)
+        return
     streamed = _streamed(pushes, pops)
     distance = 1 if streamed else max(1, capacity // max(1, len(pushes)))
     for pop in pops:
@@ -120,6 +125,34 @@ def _queue(location: Location) -> Iterator[Edge]:
             yield _edge(pop, push, distance, location.resource)
     if streamed:
         yield from _in_stream(*streamed, pops, location)
+
+
+def _homes(units: Units, location: Location) -> dict[str, str]:
+    """For each unit that puts in or takes out its loop: the one that it is, stands in, or was peeled from."""
+    loops = [node for node in units.program.body if isinstance(node, Loop)]
+    known = {op.origin: loop.id for loop in loops for op in ops_of((loop,))}
+    homes: dict[str, str] = {}
+    for touch in location.touches:
+        if touch.mode in (Mode.PUSH, Mode.POP):
+            home = known.get(touch.unit.ops[0].origin)
+            if home is None:
+                return {}
+            homes[touch.unit.id] = home
+    return homes
+
+
+def _in_turns(location: Location, pushes: list[Touch], pops: list[Touch], homes: Mapping[str, str]) -> Iterator[Edge]:
+    """Of several loops one uses the places at a time: what one left is taken out before the next puts anything in."""
+    for pop in pops:
+        for push in pushes:
+            same = homes[pop.unit.id] == homes[push.unit.id]
+            earlier = not same and pop.unit.index < push.unit.index
+            yield _edge(pop, push, 0 if earlier else 1, location.resource)
+    for home in dict.fromkeys(homes.values()):
+        own = [[touch for touch in some if homes[touch.unit.id] == home] for some in (pushes, pops)]
+        streamed = _streamed(*own)
+        if streamed:
+            yield from _in_stream(*streamed, own[1], location)
 
 
 def _streamed(pushes: list[Touch], pops: list[Touch]) -> tuple[Touch, Touch] | None:

@@ -22,6 +22,8 @@ class EdgeKind(enum.Enum):
     """One puts on a queue what the other takes, or both do the same to it."""
     CAPACITY = "capacity"
     """One releases the place that the other needs."""
+    LIFETIME = "lifetime"
+    """One reads memory that the other gives back."""
     EXISTS = "exists"
     """One finds out whether the step exists at all."""
     BARRIER = "barrier"

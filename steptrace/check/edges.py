@@ -10,6 +10,7 @@ from steptrace.check.capacity import capacity_edges
 from steptrace.check.edge import Edge, EdgeKind
 from steptrace.check.exists import exists_edges
 from steptrace.check.hazards import hazard_edges
+from steptrace.check.lifetime import lifetime_edges
 from steptrace.check.units import is_stream, units_of
 from steptrace.check.values import value_edges
 from steptrace.ir.program import Loop, Op, Program
@@ -55,7 +56,8 @@ _SEVERAL = 2
 def edges_for(reference: Program, lanes: tuple[tuple[str, str], ...]) -> tuple[Edge, ...]:
     """The edges of a reference for given lanes of ops in loops, by id; see ``edges_of``."""
     units, placed = units_of(reference), dict(lanes)
-    known = reduced(chain(value_edges(units), hazard_edges(units, placed), capacity_edges(units)))
+    found = chain(value_edges(units), lifetime_edges(units), hazard_edges(units, placed), capacity_edges(units))
+    known = reduced(found)
     edges = (*known, *exists_edges(units, known, placed))
     place = {unit.id: unit.index for unit in units}
     return tuple(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from steptrace.check.release_law import RELEASE, released
 from steptrace.check.rewrite import find, fresh, mapped, spliced, with_resources
 from steptrace.check.settle_law import ATTEMPT, ATTEMPT_KIND, SETTLE, from_slot, settled
 from steptrace.check.stream_law import STREAM, streamed
@@ -238,6 +239,7 @@ LAWS: Mapping[str, Law] = MappingProxyType(
             Law("poll", "fwd_bwd", ("poll", "early", "late"), _poll, also=(ATTEMPT_KIND,)),
             Law(SETTLE, "fwd_bwd", (ATTEMPT, SETTLE), settled),
             Law(STREAM, "next_mb", (STREAM,), streamed),
+            Law(RELEASE, "next_mb", (RELEASE,), released, also=("stream_mb",)),
             Law(
                 "start-fetch",
                 "get_metrics",

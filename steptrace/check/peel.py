@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptrace.check.rewrite import fresh, renamed_op, spliced
+from steptrace.check.rewrite import fresh, renamed_op, spliced, with_resources
 from steptrace.check.units import is_stream
 from steptrace.diag.schedule import PeelError, UnknownOpError
 from steptrace.ir.program import Loop, Op, Program
@@ -32,7 +32,7 @@ def peel_first(program: Program, loop_id: str) -> Program:
     names = [result.name for op in ops for result in op.results]
     values = dict(zip(names, fresh(program, *(f"{name}.first" for name in names), values=True), strict=True))
     first = tuple(replace(renamed_op(op, values), id=id, micro=0) for op, id in zip(ops, ids, strict=True))
-    return spliced(program, loop_id, (*first, replace(loop, start=1)))
+    return with_resources(spliced(program, loop_id, (*first, replace(loop, start=1))))
 
 
 def _checked(node: Op | Loop) -> list[Op]:

@@ -38,6 +38,8 @@ _NOUNS = {
     "trainer.record": "the metrics that were set aside",
     "rollout.arrived": "the weights that arrived at the rollout",
     "sync.round": "the sync round",
+    "buffers.first": "the ring of buffers",
+    "buffers.loop": "the ring of buffers",
 }
 _PLURALS = {"sums", "groups", "metrics", "parameters", "weights"}
 _OBSERVERS = {
@@ -112,6 +114,7 @@ def reason_of(edge: Edge, step: int = 0) -> str:
         EdgeKind.CHANNEL: f"{thing} shows {a} before {b}",
         EdgeKind.FIFO: f"{b} comes after {a} at {thing}: what is put on first is taken first",
         EdgeKind.CAPACITY: f"{b} needs room in `{name}`, which holds {edge.note} at a time: {a} makes it",
+        EdgeKind.LIFETIME: f"{b} gives back the buffer of `{edge.what}`, which {a} reads until its work is done",
         EdgeKind.EXISTS: f"{b} runs only if {a} found that the step exists",
         EdgeKind.BARRIER: _barrier(edge, a, b),
     }[edge.kind]

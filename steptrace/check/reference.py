@@ -140,9 +140,9 @@ def _with_laws(reference: Program, program: Program) -> Program:
     closing = {"defer": "deferred-update", "update": "fused-update"}
     for op in tuple(ops_of(reference.body)):
         origin = op.origin.op if op.origin else op.id
-        if op.origin is None or op.origin.part:
+        if op.origin is None or op.origin.part not in ("", STREAM):
             continue
-        shown = parts[origin, op.micro]
+        shown = parts[origin, op.micro] - {op.origin.part}
         if SETTLE in shown and LAWS[SETTLE].takes(op.kind):
             reference = apply_law(reference, op.id, SETTLE)
             op, shown = _attempt(reference, origin, op.micro), shown - {ATTEMPT, SETTLE}

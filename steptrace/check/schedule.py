@@ -193,6 +193,7 @@ def _why(edge: Edge) -> str:
     words = {
         EdgeKind.VALUE: "it uses `{}`",
         EdgeKind.CAPACITY: "it needs a place in `{}`",
+        EdgeKind.LIFETIME: "it gives back `{}`, once it is read",
         EdgeKind.EXISTS: "the step may not exist",
         EdgeKind.BARRIER: "one of them declares no effects",
     }

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from steptrace.check.release_law import LENT
 from steptrace.check.rewrite import fresh, spliced
 from steptrace.check.units import conflict, is_stream
 from steptrace.diag.base import Note
@@ -77,6 +78,7 @@ def streamed(program: Program, op: Op) -> Program:
     exists = next(result for result in take.results if result.type.base == "flag")
     results = (*op.results, Result(exists.name, exists.type))
     attrs = tuple(pair for pair in estimate.attrs if pair[0] == "estimator")
+    attrs += tuple(pair for pair in op.attrs if pair[0] == LENT)
     source = op.origin.op if op.origin else op.id
     stream = replace(op, id=id, kind="stream_mb", args=(), results=results, attrs=attrs, origin=Origin(source, STREAM))
     rest = tuple(node for node in program.body if node not in chain)
@@ -213,7 +215,7 @@ def _between(program: Program, loop: Loop, chain: tuple[Op, ...]) -> Iterator[Ob
 def _inside(program: Program, loop: Loop, ops: tuple[Op, ...]) -> Iterator[Obstacle]:
     """Who sees, in the loop, what only all groups together leave, or leaves what a later group could not take back."""
     for op in ops_of(loop.body):
-        if op in ops:
+        if op in ops or kinds_of(program)[op.kind].frees:
             continue
         mine = _effects(program, op)
         for other in reversed(ops):

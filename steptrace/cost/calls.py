@@ -46,6 +46,8 @@ class Instance:
             self.wait(lane.at)
         done = self.done or lane.at
         self.machine.touched.note(op, self.step, done)
+        if kind.reads_buffer:
+            self.machine.buffers[self.step, self.micro or 0].append(done)
         self.machine.events.ends[op.id, self.step, lane.rounds] = (lane.at, done)
         return None if made is None else tuple(Value(it, done) for it in made)
 
@@ -335,6 +337,13 @@ def _write_checkpoint(at: Instance) -> Made:
     return ()
 
 
+def _release(at: Instance) -> Made:
+    """A buffer is given back once all that reads it is done."""
+    at.wait(*at.machine.buffers.pop((at.step, at.micro or 0), ()))
+    at.takes(at.cost.issue_s + at.cost.work_s)
+    return ()
+
+
 RULES: Mapping[str, Callable[[Instance], Made]] = MappingProxyType(
     {
         "dispatch": _dispatch,
@@ -349,6 +358,7 @@ RULES: Mapping[str, Callable[[Instance], Made]] = MappingProxyType(
         "attempt_fwd_bwd": _fwd_bwd,
         "attempt_staged": _fwd_bwd_staged,
         "settle": _nothing,
+        "release": _release,
         "stage_fwd_bwd": _stage,
         "poll_packed": _poll,
         "update": _update,

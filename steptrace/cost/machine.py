@@ -82,6 +82,7 @@ class Machine:
         self.fuses = ("fwd_bwd closes=update", "fused") in rules
         self.events = Events()
         self.touched = Touched(self.plan.program)
+        self.buffers: dict[tuple[int, int], list[Moment]] = defaultdict(list)
         self.values: dict[tuple[str, int], Value] = {}
         self.rounds: dict[tuple[str, int, int], Value] = {}
         self.generated: dict[int, tuple[Moment, float]] = {}

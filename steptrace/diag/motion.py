@@ -189,3 +189,20 @@ class MemoryBudgetError(SteptraceError):
     """
 
     code = "ST291"
+
+
+class RingTooSmallError(SteptraceError):
+    """A schedule has more micro-batches in use at a time than the ring of buffers has room for.
+
+    A micro-batch that is handed out takes a buffer, and gives it back once the last call that reads it is done. A
+    schedule that prepares the next micro-batch before it trains this one needs two at a time: with one, the next waits
+    for a buffer, and the call that would free it stands behind the next on the same lane.
+
+    Example::
+
+        steptrace opt grpo -p "pipeline-micro-batches,release-buffers{ring=3}"     # one in the loop, two before it
+
+    Ways out: a larger ring, of the size that the message names; leave out the pass that prepares ahead.
+    """
+
+    code = "ST292"

@@ -9,6 +9,7 @@ from steptrace.ir.builtin import RESOURCES
 from steptrace.ir.kind import OpKind
 from steptrace.ir.program import Contract, Op
 from steptrace.ir.resource import ANY, Access, Effect, Index, ResourceKind
+from steptrace.ir.schedule_ops import OUTSIDE
 from steptrace.ir.types import AttrValue
 
 _PATTERN = re.compile(r"(?P<name>\*|[\w.]+)(?:\[k(?P<step>(?:[+-](?:\d+|w))*)(?:, ?m(?P<micro>[+-]\d+)?(?P<m>))?\])?")
@@ -43,6 +44,8 @@ def effects_of(op: Op, kind: OpKind, contract: Contract) -> tuple[Effect, ...]:
         else:
             reads += _of_this_step(declared[0])
             writes += _of_this_step(declared[1])
+    if op.micro is not None:
+        reads, writes = (tuple(OUTSIDE.get(name, name) for name in names) for names in (reads, writes))
     effects = {
         parse_pattern(access, pattern, contract.staleness)
         for access, patterns in ((Access.READ, reads), (Access.WRITE, writes), (Access.AWAIT, kind.awaits))

@@ -123,6 +123,8 @@ class OpKind:
       device: where its work runs once issued: ``trainer``, ``reference``, ``rollout``, or "" for the lane itself.
       blocking: whether the call returns only when its work is finished.
       polls: whether it looks if its operands are there instead of waiting for them, and says so in its last result.
+      frees: whether it gives back the memory of its operand: it waits until all that reads that, or what was made from
+        it, is done, not only issued.
       may_fail: whether it can fail for a reason outside the program.
       declares: whether attributes ``reads`` and ``writes`` give the effects; absent, it touches everything.
       binds: the part and method that implement it, ``trainer.fwd_bwd``; "" when the runtime does.
@@ -146,6 +148,7 @@ class OpKind:
     device: str = ""
     blocking: bool = True
     polls: bool = False
+    frees: bool = False
     may_fail: bool = True
     declares: bool = False
     binds: str = ""
@@ -155,6 +158,11 @@ class OpKind:
     example: str = ""
     user: bool = False
     loc: Loc | None = None
+
+    @property
+    def reads_buffer(self) -> bool:
+        """Whether it takes a micro-batch, or a token of one that was shipped: it may read the buffer of that."""
+        return any(operand.base in ("micro_batch", "token") for operand in self.operands)
 
     def attr_spec(self, name: str) -> Attr | None:
         """The attribute of that name, or None."""

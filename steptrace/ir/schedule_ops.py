@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from steptrace.ir.kind import Attr, Given, Operand, OpKind, Variant
 from steptrace.ir.resource import Resource, ResourceKind
 
@@ -37,6 +40,15 @@ CLOSING = (
 )
 """Effects of closing a step; they belong to its last micro-batch, and are counted for each."""
 
+LENT = Attr("lent", bool, doc="whether its micro-batches lie in buffers of a ring, which a `release` gives back")
+"""The attribute of an op that hands out micro-batches by which each takes a buffer."""
+
+LENDING = (Variant("lent", True, (), ("buffers.loop",)),)
+"""Effects of lending: a buffer more is in use."""
+
+OUTSIDE: Mapping[str, str] = MappingProxyType({"buffers.loop": "buffers.first"})
+"""What an op that stands for one round outside its loop touches in place of what the rounds in the loop do."""
+
 SCHEDULE_RESOURCES = (
     Resource("trainer.staged", ResourceKind.SLOT, 1, doc="the micro-batch that the trainer holds for a later call"),
     Resource(
@@ -55,6 +67,10 @@ SCHEDULE_RESOURCES = (
     Resource("trainer.copies.save", ResourceKind.CELL, doc="the copy of the trainer's state that a checkpoint writes"),
     Resource("trainer.record", ResourceKind.CELL, doc="metrics of the step on the device, apart from the live buffer"),
     Resource("rollout.arrived", ResourceKind.CELL, doc="weights that arrived at the rollout and are not applied yet"),
+    Resource(
+        "buffers.first", ResourceKind.FIFO, 2, doc="buffers in use by first micro-batches that stand before their loop"
+    ),
+    Resource("buffers.loop", ResourceKind.FIFO, doc="buffers in use by the micro-batches of loops"),
     Resource("sync.round", ResourceKind.STATE, doc="the sync round in flight: there is one at a time"),
 )
 """Resources of the schedule rows."""
@@ -152,6 +168,18 @@ SCHEDULE_ROWS = (
         doc="Reads the overflow flag of an attempt, runs its micro-batch again without dropping if it is set, and adds "
         "the sums and metrics of the one that counts.",
         example='split(schedule, "fwd_bwd", law="settle")',
+    ),
+    OpKind(
+        "release",
+        operands=(Operand("micro-batch", "micro_batch"),),
+        reads=("buffers.loop",),
+        writes=("buffers.loop",),
+        frees=True,
+        may_fail=False,
+        cost="none",
+        laws=("release",),
+        doc="Gives a micro-batch's buffer back to the ring, once the last call that reads it is done.",
+        example='split(schedule, "next_mb", law="release")',
     ),
     OpKind(
         "apply_deferred_update",

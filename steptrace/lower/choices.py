@@ -82,6 +82,10 @@ WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
             Way("return", ("lends_buffers",), "waits for the calls that read the buffer, and gives it back"),
             Way("nothing", (), "the memory is the host's own, and goes with the micro-batch"),
         ),
+        "release": (
+            Way("return", ("lends_buffers",), "waits for the calls that read the buffer, and gives it back"),
+            Way("nothing", (), "the memory is the host's own, and goes with the micro-batch"),
+        ),
         "start_metrics": (
             Way("set-aside", ("trainer.start_metrics", "trainer.fetch_metrics"), "sets the record aside on the device"),
             Way("get", ("trainer.get_metrics",), "fetches at once"),

@@ -15,6 +15,7 @@ from steptrace.passes.fuse_update import FuseUpdate
 from steptrace.passes.memory_budget import MemoryBudget
 from steptrace.passes.one_step_off import OneStepOff
 from steptrace.passes.pipeline_micro_batches import PipelineMicroBatches
+from steptrace.passes.release_buffers import ReleaseBuffers
 from steptrace.passes.replay import Replay
 from steptrace.passes.select_logps_head import SelectLogpsHead
 from steptrace.passes.send_ahead import SendAhead
@@ -36,6 +37,7 @@ PASSES: Mapping[str, type[Pass]] = MappingProxyType(
             MemoryBudget,
             OneStepOff,
             PipelineMicroBatches,
+            ReleaseBuffers,
             Replay,
             SelectLogpsHead,
             SendAhead,

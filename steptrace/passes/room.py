@@ -26,10 +26,14 @@ _MOST_STALENESS = 4
 
 
 def chains_to(reference: Program, sources: Iterable[str], steps: int) -> dict[str, Chain]:
-    """For each op that waits for one of the sources of step k in step k + ``steps``, a shortest chain that says so."""
+    """For each op that waits for one of the sources of step k in step k + ``steps``, a shortest chain that says so.
+
+    Waiting for a buffer is no such chain: a lane of its own waits for that, and goes as far ahead as there are some.
+    """
     ahead: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges_of(reference):
-        ahead[edge.before].append(edge)
+        if not edge.what.startswith("buffers."):
+            ahead[edge.before].append(edge)
     reached: dict[str, tuple[int, int]] = {}
     found: dict[str, Chain] = {}
     heap: list[tuple[int, int, int, str, Chain]] = [(0, 0, at, id, ()) for at, id in enumerate(dict.fromkeys(sources))]

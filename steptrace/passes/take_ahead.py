@@ -124,7 +124,7 @@ def _fed(program: Program) -> tuple[Op, ...]:
 def _stream(program: Program, loop: str, origins: set[str]) -> tuple[str, ...]:
     """The ops of the loop that feed the later micro-batches, where those are taken from the queue one by one."""
     node = next(node for node in program.body if node.id == loop)
-    inside = [op for op in ops_of((node,)) if origin_of(op) in origins]
+    inside = [op for op in ops_of((node,)) if origin_of(op) in origins and op.results]
     _, pops = pushes_and_pops(program)
     return tuple(op.id for op in inside) if any(op in pops for op in inside) and is_stream(node) else ()
 

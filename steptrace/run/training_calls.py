@@ -12,6 +12,7 @@ from steptrace.lang.records import MicroBatch
 from steptrace.lower import Call
 from steptrace.run.borders import checked_logps, checked_metrics, checked_weights
 from steptrace.run.instance import At
+from steptrace.run.remote.part import fetched
 from steptrace.run.session import Session
 
 Results: TypeAlias = tuple[Any, ...]
@@ -44,6 +45,16 @@ def _fwd_bwd_staged(run: Session, at: At, request: Any) -> Results:
 
 def _settle(run: Session, at: At, micro_batch: MicroBatch) -> Results:
     """Nothing: a trainer that may drop tokens reads a call's flag during the next one, the last one's in the update."""
+    return ()
+
+
+def _release(run: Session, at: At, micro_batch: MicroBatch) -> Results:
+    """Let the parts that read a micro-batch where it lies say when they are done with it; the memory is free then."""
+    if run.way(at.op) == "return":
+        for part in (run.parts.reference, run.parts.trainer):
+            give_back = getattr(part, "release", None)
+            if callable(give_back):
+                give_back(micro_batch)
     return ()
 
 
@@ -206,7 +217,10 @@ def _copy_weights(run: Session, at: At) -> Results:
 
 
 def _transfer_weights(run: Session, at: At) -> Results:
-    """Nothing: trainer and rollout share this process, and the copy is the rollout's to keep."""
+    """Bring the copy here from the trainer's process; nothing where that is this one: the copy is the rollout's."""
+    if run.way(at.op) == "sent":
+        weights, version = run.copied[at.step]
+        run.copied[at.step] = (fetched(weights), version)
     return ()
 
 
@@ -235,6 +249,7 @@ PARTS: Mapping[str, Callable[..., Results]] = MappingProxyType(
         "attempt_fwd_bwd": _fwd_bwd,
         "attempt_staged": _fwd_bwd_staged,
         "settle": _settle,
+        "release": _release,
         "apply_deferred_update": _update,
         "start_metrics": _start_metrics,
         "fetch_metrics": _fetch_metrics,

@@ -34,6 +34,8 @@ def perform(at: Instance) -> Work:
     made = yield from RULES.get(kind.name, _other)(at)
     done = at.now if at.done is None else at.done
     state.ledger.note(at.op, at.step, done)
+    if kind.reads_buffer:
+        state.read(at.step, at.micro or 0, done)
     return None if made is None else tuple(Value(it, done) for it in made)
 
 
@@ -131,6 +133,14 @@ def _next_mb(at: Instance) -> Work:
     return packed[index], packed[index].last
 
 
+def _release(at: Instance) -> Work:
+    """A buffer is given back once all that reads it is done."""
+    assert at.state.buffers is not None, "buffers are given back here"
+    yield at.until(at.state.buffers.pop((at.step, at.micro or 0), 0.0))
+    yield at.cost.issue_s + at.cost.work_s
+    return ()
+
+
 RULES: Mapping[str, Callable[[Instance], Work]] = MappingProxyType(
     {
         **TRAINING,
@@ -140,6 +150,7 @@ RULES: Mapping[str, Callable[[Instance], Work]] = MappingProxyType(
         "next_part": _next_part,
         "pack": _pack,
         "next_mb": _next_mb,
+        "release": _release,
     }
 )
 """What carries out each kind of op that is not carried out as its row says."""

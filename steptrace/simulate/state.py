@@ -126,6 +126,9 @@ class State:
         self.now = 0.0
         self.devices = Devices(same)
         self.ledger = Ledger(setting.plan.program)
+        self.buffers: dict[tuple[int, int], float] | None = (
+            {} if any(call.kind.frees for call in setting.plan.calls()) else None
+        )
         self.values: dict[tuple[str, int], Value] = {}
         self.rounds: dict[tuple[str, int, int], Value] = {}
         self.counted: dict[tuple[str, int], int] = {}
@@ -142,6 +145,11 @@ class State:
         if made is None:
             made = self.values.get((name, step))
         return self.values.get((name, -1)) if made is None else made
+
+    def read(self, step: int, micro: int, done: float) -> None:
+        """Note when the work is done that reads the buffer of a micro-batch, where buffers are given back."""
+        if self.buffers is not None:
+            self.buffers[step, micro] = max(done, self.buffers.get((step, micro), 0.0))
 
     def put(self, op: Op, step: int, micro: int | None, given: Sequence[Value]) -> None:
         """Keep the values that an op has made."""

@@ -10,7 +10,7 @@ from collections import Counter
 
 from steptrace.check.validation.finding import Finding, Spot
 from steptrace.check.validation.instances import Instance, where
-from steptrace.check.validation.parts import WHOLE, WHOLES
+from steptrace.check.validation.parts import RELEASE, WHOLE, WHOLES
 from steptrace.check.validation.runs import Bond, Run
 from steptrace.check.validation.sides import Site
 from steptrace.diag.validation import CoverageError
@@ -43,7 +43,7 @@ def _counted(source: Run, schedule: Run) -> Finding | None:
         if call is not None and found:
             return _twice(schedule, source, one, [call, *found])
         untrained = update is not None and not found and source.setting.counts[one.step] == 0
-        if call is None and not untrained and not _complete(schedule, found):
+        if call is None and not untrained and not _complete(schedule, one, found):
             return _miscounted(source, schedule, one, found)
     for one, found in parts.items():
         assert one not in expected, "what was expected was taken out"
@@ -74,11 +74,19 @@ def stands_for(run: Run, position: int, *, at_end: bool = False) -> tuple[Instan
     return (*bulk, identity) if call < count else bulk
 
 
-def _complete(run: Run, found: list[int]) -> bool:
+def _complete(run: Run, one: Instance, found: list[int]) -> bool:
+    if _lent(run, one, found) != any(run.sites[position].part == RELEASE for position in found):
+        return False
     if len(found) == 1:
         return run.sites[found[0]].part == WHOLE
     counted = Counter(run.sites[position].part for position in found)
     return frozenset(counted) in WHOLES and set(counted.values()) == {1}
+
+
+def _lent(run: Run, one: Instance, found: list[int]) -> bool:
+    """Whether an instance hands out a micro-batch whose buffer has to be given back."""
+    own = (position for position in found if run.identities[position] == one)
+    return any(run.sites[position].op.attr("lent") for position in own)
 
 
 def carrier(schedule: Run, update: Site, one: Instance) -> int | None:
@@ -105,6 +113,9 @@ def _miscounted(source: Run, schedule: Run, one: Instance, found: list[int]) -> 
     if not any(parts <= frozenset(counted) for parts in WHOLES):
         shown = ", ".join(f"`{schedule.sites[position].op.id}`" for position in found)
         return Finding(CoverageError, f"of {name} of the source only {shown} runs", schedule.setting, spots)
+    if max(counted.values()) == 1 and _lent(schedule, one, found) and RELEASE not in counted:
+        message = f"the buffer of {name} is never given back, so its ring runs dry"
+        return Finding(CoverageError, message, schedule.setting, spots)
     return _twice(schedule, source, one, found)
 
 

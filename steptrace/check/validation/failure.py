@@ -21,7 +21,7 @@ from steptrace.check.validation.coverage import carrier, stands_for
 from steptrace.check.validation.finding import Finding, Spot
 from steptrace.check.validation.instances import Instance
 from steptrace.check.validation.machine import instance_text
-from steptrace.check.validation.parts import LATE, LOOKS
+from steptrace.check.validation.parts import LATE, LOOKS, RELEASE
 from steptrace.check.validation.runs import Bond, Run
 from steptrace.check.validation.visible import stays
 from steptrace.diag.validation import FailureOrderError
@@ -110,7 +110,7 @@ def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carr
     extra, late = len(numbers), list[int]()
     for position in schedule.reference:
         site, identity = schedule.sites[position], schedule.identities[position]
-        if identity is None or site.part in LOOKS:
+        if identity is None or site.part in LOOKS or site.part == RELEASE:
             continue
         stands = [one for one in stands_for(schedule, position, at_end=True) if one in numbers]
         if not stands:

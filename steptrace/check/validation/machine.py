@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from steptrace.check.validation.instances import Instance, value_key, where
-from steptrace.check.validation.parts import ATTEMPTS, LOOKS, SETTLE, SPLITS, STAGED, WHOLE, before
+from steptrace.check.validation.parts import ATTEMPTS, LOOKS, RELEASE, SETTLE, SPLITS, STAGED, WHOLE, before
 from steptrace.check.validation.runs import Run, cell_of
 from steptrace.check.validation.sides import Pair, Site, Touch, plain_effects, touches_of
 from steptrace.check.validation.terms import Terms
 from steptrace.ir import ResourceKind
 
-_UNSEEN = ("closes", "fuses", "head", "head_bytes", "head_reason")
+_UNSEEN = ("closes", "fuses", "head", "head_bytes", "head_reason", "lent")
 """Attributes that change no term: laws give them, and what they change is told elsewhere or is rounding."""
 
 
@@ -96,7 +96,7 @@ class Acts:
 
     def _of_schedule(self, site: Site) -> Act | None:
         origin = self.pair.origins[site.number]
-        if origin is None or site.part in LOOKS:
+        if origin is None or site.part in LOOKS or site.part == RELEASE:
             return None
         if site.number in self.pair.streams:
             return self._of_source(origin)
@@ -153,7 +153,7 @@ class Machine:
     def _step(self, position: int) -> None:
         one = self.run.lanes.instances[position]
         site = self.run.side.sites[one.site]
-        if site.part in LOOKS:
+        if site.part in LOOKS or site.part == RELEASE:
             if site.part == "stage":
                 self._stage(site, one)
             return

@@ -15,6 +15,7 @@ PART_OF_KIND: Mapping[str, str] = MappingProxyType(
         "stage_fwd_bwd": "stage",
         "fwd_bwd_staged": "staged",
         "poll_packed": "poll",
+        "release": "release",
         "attempt_fwd_bwd": "attempt",
         "attempt_staged": "staged attempt",
         "settle": "settle",
@@ -31,6 +32,9 @@ PART_OF_KIND: Mapping[str, str] = MappingProxyType(
 
 LOOKS = frozenset({"stage", "poll"})
 """Parts that only look whether their operand is there, and give a flag that the source does not have."""
+
+RELEASE = "release"
+"""The part that gives back the buffer of a micro-batch that its source op handed out; it changes no value."""
 
 STAGED = frozenset({"staged", "staged attempt"})
 """Parts whose operand is what the trainer holds."""
@@ -61,6 +65,7 @@ WHOLES = frozenset(
         ("stage", "staged attempt", SETTLE),
         ("stage", "poll", "attempt", SETTLE),
         ("poll", "attempt", SETTLE),
+        (WHOLE, RELEASE),
         *SPLITS,
     )
 )
@@ -72,7 +77,7 @@ RANK: Mapping[str, int] = MappingProxyType(
     _LOOKS_FIRST
     | {part: at for split in SPLITS for at, part in enumerate(split)}
     | dict.fromkeys(ATTEMPTS, 1)
-    | {SETTLE: 2}
+    | {SETTLE: 2, RELEASE: 3}
 )
 """The order of the parts of one instance in the reference."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from steptrace.check.validation.instances import Instance, Lanes, Setting, lanes_of, value_key, where
-from steptrace.check.validation.parts import RANK
+from steptrace.check.validation.parts import RANK, RELEASE
 from steptrace.check.validation.sides import Pair, Side, Site, Touch
 from steptrace.ir import ResourceKind
 
@@ -147,11 +147,16 @@ def _key(pair: Pair, side: Side, one: Instance) -> tuple[int, ...]:
     if origin is None:
         return (one.step, len(pair.source.sites), *one.path, one.site)
     key: list[int] = [one.step]
+    last = len(origin.places) - 1
     for at, place in enumerate(origin.places):
-        key.append(place)
+        key.append(_BEHIND_A_ROUND if site.part == RELEASE and at == last else place)
         if at < len(one.path) and at < len(origin.loops):
             key.append(one.path[at])
     return (*key, RANK[site.part])
+
+
+_BEHIND_A_ROUND = 1 << 30
+"""Where in its round a buffer is given back: after every op of the source."""
 
 
 @dataclass(slots=True)
@@ -180,6 +185,8 @@ class _Needs:
         self.leaves = {touch.leaf: _Leaf() for touches in side.contested for touch in touches}
         self.makers: dict[tuple[object, ...], int] = {}
         self.takers: dict[int, int] = {}
+        self.buffers: dict[tuple[object, ...], tuple[object, ...]] = {}
+        self.readers: dict[tuple[object, ...], list[int]] = {}
 
     def of(self, reference: tuple[int, ...]) -> tuple[tuple[tuple[int, Bond], ...], ...]:
         found: list[tuple[tuple[int, Bond], ...]] = [()] * len(reference)
@@ -222,10 +229,31 @@ class _Needs:
                     _add(needs, maker, Bond.DATA)
         if not polls and one.step in self.takers and site.region == "step":
             _add(needs, self.takers[one.step], Bond.EXISTS)
+        if not polls or self._held(site, one):
+            self._read(site, one, position, needs)
         for at in range(len(site.op.results)):
             self.makers[(*site.value(at), one.step, one.path)] = position
         if site.number in self.side.taking:
             self.takers[one.step] = position
+
+    def _read(self, site: Site, one: Instance, position: int, needs: dict[int, Bond]) -> None:
+        """Notes who reads which buffer; who gives one back follows all of these, once their work is finished.
+
+        A micro-batch that is made from another, and a token of one that was shipped, lie in the same buffer.
+        """
+        keys = [value_key(use, one) for use in self.side.uses[one.site]]
+        roots = dict.fromkeys(self.buffers[key] for key in keys if key in self.buffers)
+        if site.part == RELEASE:
+            for reader in (reader for root in roots for reader in self.readers[root]):
+                _add(needs, reader, Bond.DONE)
+            return
+        for root in roots:
+            self.readers[root].append(position)
+        for at, given in enumerate(site.kind.results):
+            if given.base in ("micro_batch", "token"):
+                made = (*site.value(at), one.step, one.path)
+                self.buffers[made] = next(iter(roots), made)
+                self.readers.setdefault(self.buffers[made], [])
 
     def _held(self, site: Site, one: Instance) -> bool:
         """Whether the flag of a polling op says that its operand was there."""
