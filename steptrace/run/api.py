@@ -31,6 +31,7 @@ from steptrace.run.capabilities import capabilities_of
 from steptrace.run.digest import tree_digest
 from steptrace.run.drive import Driven, closing, drive
 from steptrace.run.executor import STALL_S, Around, Executor
+from steptrace.run.remote.hosting import in_place, noting
 from steptrace.run.result import RunResult
 from steptrace.run.sanitize import sanitized, unused_effects
 from steptrace.run.session import LATCH_S, Session
@@ -65,20 +66,23 @@ def run(
     Args:
       program: a program, its definition, or its name (``"grpo{staleness=1}"``, ``"module:function"``, a ``.st`` file).
       bind: parts by role (``trainer``, ``rollout``, ``reference``, ``reward``, ``prompts``, ``tokenizer``, ``packer``,
-        ``advantages``, ``callbacks``, ``tracker``), and implementations of users' ops by name.
+        ``advantages``, ``callbacks``, ``tracker``), and implementations of users' ops by name. In place of a part,
+        ``steptrace.remote(make_part, ...)`` says how it is made.
       steps: how many steps to have done at the end; None to go on until the data ends.
       seed: of every draw: prompts, sampling. Equal seeds and parts give equal runs.
       epochs: how often the prompts are gone through; None for without end.
       pipeline: passes to apply, in order; "" runs the program as written.
       against: where ``program`` is a schedule, what it was derived from, as ``program`` is named. It is run when it is
         equal to that. None for the built-in program that the schedule names.
-      target: what to lower to.
+      target: what to lower to. Under ``process`` trainer, rollout and reference are bound to ``steptrace.remote(...)``.
+        They live in processes of their own from the beginning of the run to its end, or for as long as
+        `steptrace.run.remote.hosting.hosted` keeps them.
       out: folder for checkpoints and the list of trained groups; None keeps nothing, and ``save_checkpoint`` is idle.
       resume: go on from the newest checkpoint below ``out``, with the ops behind it in its step. Parts are given
         fresh, as for the first run; those with ``save_checkpoint`` and ``restore_checkpoint`` get their state back.
       timed: wait for the device after each op, so that ``phase_seconds`` are the times of the work. Slower.
       sanitize: look for what users' ops do beside their declaration: see `steptrace.run.sanitize`. Slower.
-      stall_s: how long an op may wait for another lane before the run is given up, in seconds.
+      stall_s: how long an op may wait for another lane, or for a worker, before the run is given up, in seconds.
       stage_latch_s: a micro-batch that is staged while the device has less than this left to do, in seconds, hides
         nothing; after one such stage, none is made in the rest of the run. 0 stages always.
       around: put around what each op does, the first innermost: see `steptrace.run.executor.Around`. One that has a
@@ -96,26 +100,32 @@ def run(
     steps, epochs = _bounds(steps, epochs)
     plan, remarks = scheduled_plan(program, pipeline, target, against)
     _tell(remarks)
-    parts, folder = bind_parts(plan, bind), _folder(out, resume, plan)
-    plan, changed = fitted(plan, plan.target.capabilities | capabilities_of(parts))
-    check_arrays(plan, parts.trainer)
-    if folder is not None:
-        check_states(plan, parts)
-    if sanitize:
-        parts = sanitized(parts, plan)
-    session = Session(plan, parts, seed=_whole("seed", seed), epochs=epochs, out=folder)
-    session.remarks += changed
-    _check_end(session, steps)
-    session.stage_latch_s = _seconds("stage_latch_s", stage_latch_s, 0.0)
-    waiter = _waiter(parts.trainer) if timed else None
-    executor = Executor(session, waiter, _seconds("stall_s", stall_s), around)
-    _told(around, "begun", session)
-    with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
-        driven = drive(executor, session, steps, resume=resume)
-    _told(around, "ended", session)
-    if sanitize:
-        session.remarks += unused_effects(session.resources, plan, parts)
-    return _result(session, executor, driven, pipeline, remarks)
+    folder, (stall_s, latch_s) = _folder(out, resume, plan), _limits(stall_s, stage_latch_s)
+    with in_place(plan, bind, stall_s) as there:
+        parts = bind_parts(plan, there)
+        plan, changed = fitted(plan, plan.target.capabilities | capabilities_of(parts))
+        check_arrays(plan, parts.trainer)
+        if folder is not None:
+            check_states(plan, parts)
+        if sanitize:
+            parts = sanitized(parts, plan)
+        session = Session(plan, parts, seed=_whole("seed", seed), epochs=epochs, out=folder)
+        session.remarks += changed
+        _check_end(session, steps)
+        session.stage_latch_s = latch_s
+        waiter = _waiter(parts.trainer) if timed else None
+        executor = Executor(session, waiter, stall_s, (*noting(plan), *around))
+        _told(around, "begun", session)
+        with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
+            driven = drive(executor, session, steps, resume=resume)
+        _told(around, "ended", session)
+        if sanitize:
+            session.remarks += unused_effects(session.resources, plan, parts)
+        return _result(session, executor, driven, pipeline, remarks)
+
+
+def _limits(stall_s: Any, stage_latch_s: Any) -> tuple[float, float]:
+    return _seconds("stall_s", stall_s), _seconds("stage_latch_s", stage_latch_s, 0.0)
 
 
 def plan_for(
@@ -197,6 +207,8 @@ def _tell(remarks: tuple[Remark, ...]) -> None:
     for remark in remarks:
         if remark.kind == "missed":
             _LOG.info("%s left out: %s", remark.pass_name, remark.message)
+        elif remark.kind == "found":
+            _LOG.info("%s found: %s", remark.pass_name, remark.message)
 
 
 def _check_end(session: Session, steps: int | None) -> None:

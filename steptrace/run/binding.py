@@ -118,9 +118,7 @@ def bind_parts(plan: Plan, bind: Mapping[str, Any]) -> Parts:
     Raises:
       UnknownRoleError, UnboundPartError, WrongPartError, UnboundOpError, StreamedStepAdvantagesError: see their pages.
     """
-    own_ops = {kind.name for kind in plan.program.kinds}
-    for name in bind:
-        _check_role(name, own_ops)
+    check_bound(plan, bind)
     verbs = plan.verbs()
     for verb, call in verbs.items():
         for need in _NEEDS.get(verb, ()):
@@ -137,6 +135,25 @@ def bind_parts(plan: Plan, bind: Mapping[str, Any]) -> Parts:
         trackers=_several(bind.get("tracker")),
         ops={call.kind.name: own_op(call, bind, ROLES) for call in plan.calls() if call.kind.user},
     )
+
+
+def check_bound(plan: Plan, bind: Mapping[str, Any]) -> None:
+    """Check that what is bound has a use, and that nothing is lacking, whatever the parts are.
+
+    Raises:
+      UnknownRoleError, UnboundPartError: see their pages.
+    """
+    own_ops = {kind.name for kind in plan.program.kinds}
+    for name in bind:
+        _check_role(name, own_ops)
+    for verb, call in plan.verbs().items():
+        for role, *_ in _NEEDS.get(verb, ()):
+            if bind.get(role) is None:
+                raise UnboundPartError(
+                    f"`{call.op.kind}` needs a `{role}`, and nothing is bound to it",
+                    loc=call.op.loc,
+                    help=f'bind={{"{role}": ...}}, a part with the methods of steptrace.{_PROTOCOLS[role].__name__}',
+                )
 
 
 def _default_packer(bind: Mapping[str, Any]) -> Packer:
@@ -162,14 +179,7 @@ def _check_role(name: str, own_ops: set[str]) -> None:
 
 def _check_need(need: _Need, call: Call, bind: Mapping[str, Any]) -> None:
     role, method, count, keywords = need
-    part = bind.get(role)
-    if part is None:
-        raise UnboundPartError(
-            f"`{call.op.kind}` needs a `{role}`, and nothing is bound to it",
-            loc=call.op.loc,
-            help=f'bind={{"{role}": ...}}, a part with the methods of steptrace.{_PROTOCOLS[role].__name__}',
-        )
-    _check_method(part, role, method, count, keywords, call)
+    _check_method(bind[role], role, method, count, keywords, call)
 
 
 def _check_method(part: Any, role: str, method: str, count: int, keywords: tuple[str, ...], call: Call | None) -> None:

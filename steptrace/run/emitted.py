@@ -28,6 +28,7 @@ from steptrace.run.horizon import Horizon
 from steptrace.run.instance import At
 from steptrace.run.lane import attribute
 from steptrace.run.manifest import save_run
+from steptrace.run.remote.hosting import in_place, noting
 from steptrace.run.result import RunResult
 from steptrace.run.session import LATCH_S, Session
 from steptrace.run.store import opened as folder_opened
@@ -49,21 +50,25 @@ def opened(
     out: str | Path | None = None,
     stall_s: float = STALL_S,
     stage_latch_s: float = LATCH_S,
+    target: str = "inline",
 ) -> Iterator[Loop]:
     """A run for an emitted loop to carry out, from step 0 on; at the end what it holds is let go.
 
     Args:
       schedule, source: texts of the schedule and of what it was derived from; the ops have their attributes from them.
-      parts, steps, seed, epochs, out, stall_s, stage_latch_s: as `steptrace.run` takes them.
+      parts, steps, seed, epochs, out, stall_s, stage_latch_s, target: as `steptrace.run` takes them.
     """
     made, origin = parse_program(schedule, "<schedule>"), parse_program(source, "<source>")
-    plan = lower(made, source=origin)
+    plan = lower(made, target, source=origin)
     folder = None if out is None else Path(out)
-    session = Session(plan, bind_parts(plan, parts), seed=seed, epochs=epochs, out=folder)
-    session.stage_latch_s = stage_latch_s
-    session.refuse_partial(steps)
-    with nullcontext() if folder is None else folder_opened(folder, resume=False), closing(session):
-        yield Loop(session, steps, stall_s)
+    with in_place(plan, parts, stall_s) as there:
+        session = Session(plan, bind_parts(plan, there), seed=seed, epochs=epochs, out=folder)
+        session.stage_latch_s = stage_latch_s
+        session.refuse_partial(steps)
+        loop = Loop(session, steps, stall_s)
+        with nullcontext() if folder is None else folder_opened(folder, resume=False), closing(session):
+            yield loop
+        loop.result()  # while the parts are there
 
 
 class Values:
@@ -142,6 +147,9 @@ class Loop:
         self._slots = session.plan.slots
         self._ops = {op.id: op for op in session.plan.program.ops()}
         self._rules: dict[str, Callable[..., Any]] = {**VERBS, **PART_VERBS, **session.parts.ops}
+        for wrap in noting(session.plan):
+            self._rules = {kind: wrap(rule) for kind, rule in self._rules.items()}
+        self._made: RunResult | None = None
         self._horizon = Horizon(session, 0, steps)
         session.behind = self._horizon.behind
         self._meeting = Meeting(stall_s)
@@ -242,6 +250,10 @@ class Loop:
 
     def result(self) -> RunResult:
         """What the run has made."""
+        self._made = self._made or self._result()
+        return self._made
+
+    def _result(self) -> RunResult:
         run, trainer = self._run, self._run.parts.trainer
         return RunResult(
             program=run.plan.program.name,

@@ -12,6 +12,7 @@ from steptrace.lang.records import MicroBatch
 from steptrace.lower import Call
 from steptrace.run.borders import checked_logps, checked_metrics, checked_weights
 from steptrace.run.instance import At
+from steptrace.run.remote.part import fetched
 from steptrace.run.session import Session
 
 Results: TypeAlias = tuple[Any, ...]
@@ -216,7 +217,10 @@ def _copy_weights(run: Session, at: At) -> Results:
 
 
 def _transfer_weights(run: Session, at: At) -> Results:
-    """Nothing: trainer and rollout share this process, and the copy is the rollout's to keep."""
+    """Bring the copy here from the trainer's process; nothing where that is this one: the copy is the rollout's."""
+    if run.way(at.op) == "sent":
+        weights, version = run.copied[at.step]
+        run.copied[at.step] = (fetched(weights), version)
     return ()
 
 

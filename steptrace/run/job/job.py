@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from steptrace.run.job.devices import mesh_of, mesh_sizes
 from steptrace.run.job.evaluate import Evaluator
 from steptrace.run.job.folder import can_resume, held_folder
 from steptrace.run.job.head import built_head, in_words, with_planned_head
-from steptrace.run.job.optimizer import rl_optimizer
 from steptrace.run.job.orders import show_orders
+from steptrace.run.job.parts import Built, built_here, parts_of_job
 from steptrace.run.job.progress import Show
 from steptrace.run.job.recipe import recipe_for
 from steptrace.run.job.report import summarise
@@ -30,21 +30,10 @@ from steptrace.run.job.trackers import JsonLines, TensorBoard, check_tensorboard
 from steptrace.run.job.warmup import WarmedUp, warmed_up
 from steptrace.run.models.split import SplitModel
 from steptrace.run.result import RunResult
-from steptrace.run.rollout import FrozenReference, JaxRollout
-from steptrace.run.trainer import GrpoLoss, JaxTrainer
 from steptrace.run.verbs import ADVANTAGES
 
 _ENDS = 10
 """Steps over which the first and the last reward are means."""
-
-
-@dataclass(frozen=True)
-class _Built:
-    """The parts that hold arrays."""
-
-    trainer: JaxTrainer
-    rollout: JaxRollout
-    reference: FrozenReference
 
 
 def run_job(config: JobConfig) -> dict[str, Any]:
@@ -75,25 +64,28 @@ def run_job(config: JobConfig) -> dict[str, Any]:
     with Show(quiet=config.json) as show:
         setup = load_setup(config.task, recipe, config.eval_size)
         config = with_planned_head(config, setup)
-        with held_folder(config, recipe) as (out, found):
+        with held_folder(config, recipe) as (out, found), ExitStack() as workers:
             _introduce(show, config, setup, out, found)
-            summary, built = _trained(show, config, program, setup, out)
+            summary, built = _trained(show, config, program, setup, out, workers)
             summary["seconds"] = round(time.perf_counter() - start, 2)
             show.stop()
             summary = summarise(summary, read_records(out / "metrics.jsonl"), out, show)
             if config.orders:
-                show_orders(show, program, _bind(config, program, setup, built), built.trainer, seed=config.seed)
+                show_orders(show, program, _bind(config, program, setup, built), seed=config.seed, target=config.target)
             return summary
 
 
-def _trained(show: Show, config: JobConfig, program: Program, setup: Setup, out: Path) -> tuple[dict[str, Any], _Built]:
+def _trained(
+    show: Show, config: JobConfig, program: Program, setup: Setup, out: Path, workers: ExitStack
+) -> tuple[dict[str, Any], Built]:
     """Warm up, train and evaluate in the job's folder; gives the figures, and the parts as they are then."""
     setup.tokenizer.save(out / "tokenizer.json")
     evaluator = Evaluator(setup, setup.model(config.seed))
     warm = _warm_up(show, setup, evaluator, out, config.seed)
-    built = _build(setup, warm.split, program, config)
+    head = built_head(config, program, setup)
+    built = workers.enter_context(parts_of_job(setup, warm.split, program, config, head, out))
     show.begin(f"{program.name} on {config.task}", config.steps or setup.recipe.steps)
-    watch = CompileWatch({"trainer": built.trainer, "rollout": built.rollout, "reference": built.reference})
+    watch = CompileWatch(built.by_role())
     result = _run_program(config, program, setup, built, [*_trackers(config, out), watch, show], out)
     if config.sanitize:
         show.say("\n".join(["sanitized: users' ops do what they declare", *result.remarks]))
@@ -104,7 +96,7 @@ def _trained(show: Show, config: JobConfig, program: Program, setup: Setup, out:
 
 
 def _run_program(
-    config: JobConfig, program: Program, setup: Setup, built: _Built, trackers: Sequence[Tracker], out: Path
+    config: JobConfig, program: Program, setup: Setup, built: Built, trackers: Sequence[Tracker], out: Path
 ) -> RunResult:
     """The program on the task, from the warmed-up model or from where it was left."""
     steps = config.steps or setup.recipe.steps
@@ -123,12 +115,10 @@ def _run_program(
     )
 
 
-def _bind(config: JobConfig, program: Program, setup: Setup, built: _Built) -> dict[str, Any]:
+def _bind(config: JobConfig, program: Program, setup: Setup, built: Built) -> dict[str, Any]:
     """The parts by role, all but what is told of the steps."""
     return {
-        "trainer": built.trainer,
-        "rollout": built.rollout,
-        "reference": built.reference,
+        **built.by_role(),
         "reward": ScoreAndExact(setup.task, setup.recipe.exact_share),
         "prompts": setup.train,
         "tokenizer": setup.tokenizer,
@@ -164,43 +154,9 @@ def _warm_up(show: Show, setup: Setup, evaluator: Evaluator, out: Path, seed: in
     return warm
 
 
-def _build(setup: Setup, split: SplitModel, program: Program, config: JobConfig) -> _Built:
-    """Trainer, rollout and reference, all from the warmed-up parameters.
-
-    The KL penalty is that of the recipe where the program makes the reference's log-probs; else there is none. The
-    reference is on the mesh where a head was selected that works there.
-    """
-    recipe, mesh = setup.recipe, mesh_of(mesh_sizes(config.mesh))
-    head = built_head(config, program, setup)
-    anchored = any(op.kind == "ref_logps" for op in program.ops())
-    loss = GrpoLoss(
-        clip_low=recipe.clip_low,
-        clip_high=recipe.clip_high,
-        kl_coef=recipe.kl_coef if anchored else 0.0,
-        aggregation=recipe.aggregation,
-        temperature=recipe.temperature,
-        entropy_coef=recipe.entropy_coef,
-        head=head,
-    )
-    rollout = JaxRollout(
-        setup.model(config.seed),
-        setup.tokenizer,
-        buckets=(setup.bucket,),
-        max_new_tokens=setup.max_new_tokens,
-        temperature=recipe.temperature,
-    )
-    return _Built(
-        trainer=JaxTrainer(split, rl_optimizer(recipe), loss, mesh=mesh),
-        rollout=rollout,
-        reference=FrozenReference(
-            split, temperature=recipe.temperature, head=head, mesh=None if head == "dense" else mesh
-        ),
-    )
-
-
 def built_parts(setup: Setup, split: SplitModel, program: Program, config: JobConfig) -> dict[str, Any]:
     """The parts of a job by role, all but its trackers, from these parameters."""
-    return _bind(config, program, setup, _build(setup, split, program, config))
+    return _bind(config, program, setup, built_here(setup, split, program, config, built_head(config, program, setup)))
 
 
 def _control(config: JobConfig, program: Program) -> ShuffledRewards | None:

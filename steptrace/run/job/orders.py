@@ -16,7 +16,6 @@ from steptrace.motion import hoist
 from steptrace.passes import run_pipeline
 from steptrace.run.api import run
 from steptrace.run.job.progress import Show
-from steptrace.run.trainer import JaxTrainer
 
 STEPS = 3
 """Steps of each order."""
@@ -41,18 +40,18 @@ class Order:
     step_ms: float
 
 
-def ran_in_orders(program: Program, bind: Mapping[str, Any], trainer: JaxTrainer, *, seed: int) -> tuple[Order, ...]:
+def ran_in_orders(program: Program, bind: Mapping[str, Any], *, seed: int, target: str) -> tuple[Order, ...]:
     """Run a few steps in the order of the program and in a derived one, each from where the trainer stands.
 
     The trainer is set back behind each run; nothing is written that stays.
     """
-    found = []
+    found, trainer = [], bind["trainer"]
     with tempfile.TemporaryDirectory() as folder:
         start = Path(folder) / "start"
         trainer.save_checkpoint(start)
         for pipeline in (BASE, f"{BASE},{DERIVED}"):
             begun = time.perf_counter()
-            result = run(program, {**bind, "trainer": trainer}, steps=STEPS, seed=seed, pipeline=pipeline)
+            result = run(program, bind, steps=STEPS, seed=seed, pipeline=pipeline, target=target)
             spent = (time.perf_counter() - begun) * 1e3 / STEPS
             found.append(Order(pipeline, result.params_digest, result.calls_digest, spent))
             trainer.restore_checkpoint(start)
@@ -72,11 +71,11 @@ def refused_order(program: Program) -> str:
     return ""
 
 
-def show_orders(show: Show, program: Program, bind: Mapping[str, Any], trainer: JaxTrainer, *, seed: int) -> None:
+def show_orders(show: Show, program: Program, bind: Mapping[str, Any], *, seed: int, target: str) -> None:
     """Run the step in two orders and show that they train the same; then show an order that is refused, and why."""
     if scheduled(program):
         return
-    plain, derived = ran_in_orders(program, bind, trainer, seed=seed)
+    plain, derived = ran_in_orders(program, bind, seed=seed, target=target)
     same = (plain.params, plain.calls) == (derived.params, derived.calls)
     show.say(f"\nthe step in two orders, {STEPS} steps each from the trained model (rollouts one update older):")
     for name, order in (("as it is written", plain), (DERIVED, derived)):

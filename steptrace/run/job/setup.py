@@ -18,6 +18,23 @@ from steptrace.run.trainer.mesh import POSITION_AXES, ROW_AXES
 
 
 @dataclass(frozen=True)
+class Blueprint:
+    """A model before it is made.
+
+    Attributes:
+      sizes: its sizes.
+      seed: of its parameters.
+    """
+
+    sizes: DecoderConfig
+    seed: int
+
+    def model(self) -> Decoder:
+        """A new model, the same each time."""
+        return Decoder(self.sizes, seed=self.seed)
+
+
+@dataclass(frozen=True)
 class Setup:
     """A task made ready for a model.
 
@@ -43,8 +60,8 @@ class Setup:
     max_new_tokens: int
     packer: Packer
 
-    def model(self, seed: int) -> Decoder:
-        """A new model; the same seed gives the same parameters."""
+    def blueprint(self, seed: int) -> Blueprint:
+        """What any process makes the model of a seed from."""
         recipe = self.recipe
         sizes = DecoderConfig(
             self.tokenizer.vocab_size,
@@ -54,7 +71,11 @@ class Setup:
             max_length=self.bucket + self.max_new_tokens,
             rope_theta=recipe.rope_theta,
         )
-        return Decoder(sizes, seed=seed_of("model", seed) % 2**31)
+        return Blueprint(sizes, seed_of("model", seed) % 2**31)
+
+    def model(self, seed: int) -> Decoder:
+        """A new model; the same seed gives the same parameters."""
+        return self.blueprint(seed).model()
 
     def packer_on(self, mesh: Mapping[str, int]) -> Packer:
         """The packer with rows and row length made up to what divides over a mesh of these sizes."""

@@ -132,5 +132,13 @@ def _restored(split: SplitModel, folder: Path) -> WarmedUp:
         raise BrokenJobFolderError(
             f"{folder / _FACTS} cannot be read: {error}", help=f"delete {folder}, and the warm-up is trained again"
         ) from error
-    params = load_state(folder, {"params": split.params})["params"]
-    return WarmedUp(replace(split, params=params), facts, restored=True)
+    return WarmedUp(kept_warm(split, folder), facts, restored=True)
+
+
+def kept_warm(split: SplitModel, folder: Path) -> SplitModel:
+    """A model with the parameters of the warm-up that is kept in a folder.
+
+    Raises:
+      DamagedStateError: what is kept is not what was written.
+    """
+    return replace(split, params=load_state(folder, {"params": split.params})["params"])

@@ -37,14 +37,14 @@ class Saved:
 
 @pytest.mark.parametrize("differs", [False, True])
 def test_orders_that_differ_are_told(capsys, monkeypatch, differs):
-    def run(program, bind, *, steps, seed, pipeline):
+    def run(program, bind, *, steps, seed, pipeline, target):
         calls = "b" if differs and pipeline.endswith("boundary") else "a"
         return SimpleNamespace(params_digest="p", calls_digest=calls)
 
     monkeypatch.setattr(orders, "run", run)
     trainer = Saved()
     with Show(quiet=False) as show:
-        show_orders(show, resolve("grpo"), {}, trainer, seed=0)
+        show_orders(show, resolve("grpo"), {"trainer": trainer}, seed=0, target="inline")
     said = capsys.readouterr().out
     assert ("NOT THE SAME" in said) is differs
     assert ("bit for bit" in said) is not differs

@@ -1,0 +1,1 @@
+"""Trainer, rollout and reference in processes of their own, as a run sees them."""

@@ -1,0 +1,183 @@
+"""The line to a part's process: calls that are waited for, and calls that are not.
+
+A training call returns once it is on its way. At most `AHEAD` of them are unanswered: the next one waits for the
+oldest, so that a run is never further ahead of the part's process. A failure of one is raised by the next call that
+waits, with a note of the op that had made the call, and by every later one until `renew`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from steptrace.diag.base import Note, SteptraceError
+from steptrace.diag.remote import AfterFailureError
+from steptrace.diag.workers import WorkerTimeoutError
+from steptrace.lang.records import MicroBatch
+from steptrace.run.instance import At
+from steptrace.run.remote.places import here
+from steptrace.run.remote.wire import How
+from steptrace.workers import Pending, Worker
+
+AHEAD = 2
+"""How many calls may be unanswered that nobody waits for: the one the part is at, and one that is shipped meanwhile."""
+
+
+_PLAIN = How()
+
+
+@dataclass(frozen=True, slots=True)
+class _Issued:
+    """A call that nobody has waited for yet.
+
+    Attributes:
+      pending: its answer.
+      words: the call in words.
+      at: the op that made it, where that is known.
+    """
+
+    pending: Pending
+    words: str
+    at: At | None
+
+    def told(self, error: Exception) -> Exception:
+        """The failure of the call, with what made it."""
+        words = self.words
+        if self.at is not None:
+            words = f"in `{self.at.op.id}` of step {self.at.step}, lane {self.at.op.lane}: {words}"
+        loc = None if self.at is None else self.at.op.loc
+        if isinstance(error, SteptraceError):
+            error.notes = (*error.notes, Note(words, loc if error.loc else None))
+            error.loc = error.loc or loc
+        else:
+            error.add_note(f"{words} ({loc})" if loc else words)
+        return error
+
+
+class Line:
+    """Calls of one part in its process, safe to make from every lane; they are carried out in the order of issue.
+
+    Args:
+      worker: the process.
+
+    Attributes:
+      wait_s: how long an answer is waited for, in seconds; None for without end.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.wait_s: float | None = None
+        self._issuing = threading.Lock()
+        self._open: deque[_Issued] = deque()
+        self._failure: Exception | None = None
+        self._numbers = count(1)
+
+    def number(self) -> int:
+        """A number that nothing is kept under yet."""
+        return next(self._numbers)
+
+    def call(self, verb: str, *args: Any, how: How = _PLAIN, **given: Any) -> Any:
+        """Call the part and wait for what it gives.
+
+        Raises:
+          whatever the part raises, and `WorkerLostError`; the failure of an earlier call that was not waited for.
+          WorkerTimeoutError: there is no answer yet after ``wait_s``.
+        """
+        return self._waited(verb, (how, *args), given)
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method of what stands in front of the part."""
+        return self._waited(method, args, {})
+
+    def send(self, verb: str, *args: Any, keep: int = 0, **given: Any) -> None:
+        """Call the part, and wait for nothing but that there is room for one more call."""
+        while len(self._open) >= AHEAD:
+            self._wait_for_oldest()
+        self._check()
+        words = _words(verb, args)
+        with self._issuing:
+            pending = self.worker.send(verb, How(keep, loose=True), *args, **given)
+            self._open.append(_Issued(pending, words, here()))
+
+    def settle(self) -> None:
+        """Wait for every call that is on its way; raises the first failure."""
+        while self._open:
+            self._wait_for_oldest()
+        self._check()
+
+    def renew(self) -> None:
+        """Forget a failure, and what the part's process has kept: what is behind it is void."""
+        while self._open:
+            try:
+                self._open.popleft().pending.result(self.wait_s)
+            except Exception:
+                continue
+        self._failure = None
+        self.worker.call("hosted_renew")
+
+    def _waited(self, method: str, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        self._check()
+        with self._issuing:
+            before = tuple(self._open)
+            pending = self.worker.send(method, *args, **given)
+        try:
+            made = pending.result(self.wait_s)
+        except Exception as error:
+            raise self._blamed(error, before) from error.__cause__
+        with self._issuing:  # what was issued before is done, and went well, or this had been refused
+            while self._open and self._open[0] in before:
+                self._open.popleft()
+        return made
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _wait_for_oldest(self) -> None:
+        """Wait for the oldest call that nobody has waited for; raises what it has failed with."""
+        self._check()
+        with self._issuing:
+            oldest = self._open[0] if self._open else None
+        if oldest is None:
+            return
+        try:
+            oldest.pending.result(self.wait_s)
+        except Exception as error:
+            raise self._failed(oldest.told(error)) from error.__cause__
+        with self._issuing:
+            if self._open and self._open[0] is oldest:
+                self._open.popleft()
+
+    def _failed(self, error: Exception) -> Exception:
+        with self._issuing:
+            self._failure = self._failure or error
+            return self._failure
+
+    def _blamed(self, error: Exception, before: tuple[_Issued, ...]) -> Exception:
+        """What a call ends with: the first failure of those before it, else its own."""
+        for issued in before:
+            if isinstance(error, AfterFailureError) or issued.pending.done():
+                failure = _failure(issued.pending, self.wait_s)
+                if failure is not None:
+                    return self._failed(issued.told(failure))
+            elif isinstance(error, WorkerTimeoutError):
+                return issued.told(error)  # the part is still at a call before this one
+        return error
+
+
+def _failure(pending: Pending, wait_s: float | None) -> Exception | None:
+    try:
+        pending.result(wait_s)
+    except Exception as error:
+        return error
+    return None
+
+
+def _words(verb: str, args: tuple[Any, ...]) -> str:
+    micro_batch = args[0] if args and isinstance(args[0], MicroBatch) else None
+    if micro_batch is None:
+        return f"the call of `{verb}`, which was not waited for"
+    return f"the call of `{verb}` for micro-batch {micro_batch.index} of step {micro_batch.step}, not waited for"

@@ -1,0 +1,166 @@
+"""A part in another process, as the run sees it: the methods that the part has, and no others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from steptrace.run.remote.hosted import Attribute
+from steptrace.run.remote.line import Line
+from steptrace.run.remote.wire import How, Kept
+
+_USUAL = (
+    *("fwd_bwd", "fwd_bwd_staged", "stage_fwd_bwd", "update", "apply_deferred_update", "old_logps", "get_metrics"),
+    *("start_metrics", "fetch_metrics", "weights", "copy_weights", "save_checkpoint", "restore_checkpoint"),
+    *("snapshot_checkpoint", "write_checkpoint", "wait_for_device", "wait_for_update", "compile", "info"),
+    *("params_digest", "last_update_token", "apply_weights", "drop_weights", "generate", "drain", "logps"),
+)
+"""What a run may look for, asked for at once; any other name is asked for when it is first looked up."""
+
+
+class RemotePart:
+    """Stands for a part in its own process: trainer, rollout, reference, or several of them in one.
+
+    It has the methods that the part has, with their signatures, so that what a run makes of it is what it makes of the
+    part in its own process. Results come as host arrays.
+
+    Args:
+      line: the line to the process.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.__name__: str = line.ask("hosted_name")
+        self._known: dict[str, Attribute | None] = line.ask("hosted_attributes", _USUAL)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._known:
+            self._known |= self._line.ask("hosted_attributes", (name,))
+        there = self._known[name]
+        if there is None:
+            raise AttributeError(f"`{self.__name__}`, in its own process, has no attribute `{name}`")
+        if there.verb:
+            return Verb(self._line, name, there.signature)
+        return UpdateToken(self._line) if name == "last_update_token" else self._line.ask("hosted_value", name)
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__} in process {self._line.worker.pid}>"
+
+
+def line_of(part: RemotePart) -> Line:
+    """The line to the part's process."""
+    return part._line
+
+
+def begin(part: RemotePart, wait_s: float) -> None:
+    """Make a part ready for a run that waits so many seconds for an answer of it."""
+    part._line.wait_s = wait_s
+    part._line.renew()
+
+
+class Verb:
+    """A method of a part in its own process.
+
+    Args:
+      line: the line to the process.
+      name: its name.
+      signature: how it is called; None where it does not tell.
+    """
+
+    def __init__(self, line: Line, name: str, signature: inspect.Signature | None) -> None:
+        self._line, self._call = line, _CALLS.get(name)
+        self.__name__ = name
+        if signature is not None:
+            self.__signature__ = signature
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        """Call it as the part would be; raises what the part raises."""
+        if self._call is None:
+            return self._line.call(self.__name__, *args, **given)
+        return self._call(self._line, self.__name__, *args, **given)
+
+
+class UpdateToken:
+    """Stands for what tells that the last update has landed."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def block_until_ready(self) -> UpdateToken:
+        """Wait until it has."""
+        self._line.ask("hosted_landed")
+        return self
+
+
+class KeptWeights:
+    """A copy of the weights that has stayed in the trainer's process."""
+
+    def __init__(self, line: Line, number: int) -> None:
+        self._line, self._number = line, number
+
+    def fetched(self) -> Any:
+        """The copy as host arrays; once."""
+        return self._line.ask("hosted_take", self._number)
+
+
+def fetched(weights: Any) -> Any:
+    """Weights in this process, wherever they are."""
+    return weights.fetched() if isinstance(weights, KeptWeights) else weights
+
+
+def _train(line: Line, verb: str, *args: Any, **given: Any) -> Any:
+    """A training call: it is waited for where it says that an update is held back, or has landed."""
+    if given.get("apply_optimizer") and (given.get("defer_update") or given.get("wait_for_update", True)):
+        return line.call(verb, *args, **given)
+    line.send(verb, *args, **given)
+    return {"update_deferred": False} if given.get("apply_optimizer") else None
+
+
+def _loose(line: Line, verb: str, *args: Any, **given: Any) -> None:
+    """A call that gives nothing."""
+    line.send(verb, *args, **given)
+
+
+def _stage(line: Line, verb: str, *args: Any, **given: Any) -> Kept:
+    """What is staged stays there; how long the device was waited for is known when the call returns."""
+    number = line.number()
+    return Kept(number, **line.call(verb, *args, how=How(number), **given))
+
+
+def _set_aside(line: Line, verb: str, *args: Any, **given: Any) -> Kept:
+    """What is set aside stays there, and is not waited for."""
+    kept = Kept(line.number())
+    line.send(verb, *args, keep=kept.number, **given)
+    return kept
+
+
+def _copy_weights(line: Line, verb: str, *args: Any, **given: Any) -> Any:
+    """The copy stays there; its version is known when the call returns."""
+    number = line.number()
+    made = line.call(verb, *args, how=How(number), **given)
+    return (KeptWeights(line, number), made[1]) if isinstance(made, tuple) and made[:1] == (number,) else made
+
+
+def _restore(line: Line, verb: str, *args: Any, **given: Any) -> Any:
+    """Behind a restored state, what failed before does not matter."""
+    line.renew()
+    return line.call(verb, *args, **given)
+
+
+_CALLS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "fwd_bwd": _train,
+        "fwd_bwd_staged": _train,
+        "update": _loose,
+        "stage_fwd_bwd": _stage,
+        "start_metrics": _set_aside,
+        "snapshot_checkpoint": _set_aside,
+        "copy_weights": _copy_weights,
+        "restore_checkpoint": _restore,
+    }
+)
+"""How verbs are called that are not called like any other: sent, waited for, answered."""

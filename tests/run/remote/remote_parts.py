@@ -1,0 +1,207 @@
+"""Parts that workers make, with the failures that tests ask for; and what is left of processes behind a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from steptrace.run.remote.hosting import hosted
+from steptrace.testing.hash_parts import HalfReference, HashRollout, HashTrainer, StagingTrainer, hash_parts
+from steptrace.workers import remote
+
+PIPES = (
+    "pipelined-boundary",
+    "pipelined-boundary-staged-after",
+    "pipelined-boundary-unstaged",
+    "async-everything",
+)
+
+
+class Patient(StagingTrainer):
+    """Its training calls take a little, so that the next step's first micro-batch is packed meanwhile."""
+
+    wait_s = 0.02
+
+    def fwd_bwd(self, micro_batch, **how):
+        time.sleep(self.wait_s)
+        return super().fwd_bwd(micro_batch, **how)
+
+    def reset(self):
+        """As it was made."""
+        self.__init__()
+
+    def stage_fwd_bwd(self, micro_batch):
+        return {"request": super().stage_fwd_bwd(micro_batch), "device_wait_s": None}
+
+    def fwd_bwd_staged(self, request, **how):
+        return super().fwd_bwd_staged(request["request"], **how)
+
+
+class Failing(Patient):
+    """Fails in a way, once, at a call for a step (of a micro-batch: the first one).
+
+    Args:
+      verb: the method.
+      step: the step.
+      way: "raise", "lost", "kill" or "hang".
+    """
+
+    def __init__(self, verb, step, way):
+        super().__init__()
+        self.fails, self.step, self.way = verb, step, way
+
+    def reset(self):
+        """It fails no more."""
+        self.__init__("", 0, "")
+
+    def fwd_bwd(self, micro_batch, **how):
+        self._fail("fwd_bwd", micro_batch.step)
+        return super().fwd_bwd(micro_batch, **how)
+
+    def stage_fwd_bwd(self, micro_batch):
+        self._fail("stage_fwd_bwd", micro_batch.step)
+        return super().stage_fwd_bwd(micro_batch)
+
+    def update(self):
+        self._fail("update", self.applied)
+        super().update()
+
+    def get_metrics(self):
+        self._fail("get_metrics", self.applied - 1)
+        return super().get_metrics()
+
+    def _fail(self, verb, step):
+        if (verb, step) == (self.fails, self.step):
+            self.fails = ""
+            fail(self.way)
+
+
+class FailingRollout(HashRollout):
+    """A rollout that fails once, in ``generate`` or ``apply_weights``, at a version."""
+
+    def __init__(self, verb, version, way="raise"):
+        super().__init__()
+        self.fails, self.version, self.way = verb, version, way
+
+    def generate(self, prompts, samples, *, version, key):
+        if (self.fails, version) == ("generate", self.version):
+            fail(self.way)
+        return super().generate(prompts, samples, version=version, key=key)
+
+    def apply_weights(self, weights, version):
+        if (self.fails, version) == ("apply_weights", self.version):
+            fail(self.way)
+        super().apply_weights(weights, version)
+
+
+class FailingReference(HalfReference):
+    """A reference that fails at a step."""
+
+    def __init__(self, step, way="raise"):
+        self.step, self.way = step, way
+
+    def logps(self, micro_batch):
+        if micro_batch.step == self.step:
+            fail(self.way)
+        return super().logps(micro_batch)
+
+
+class SlowRollout(HashRollout):
+    """Takes its time to receive weights, and writes down in a file which ones it has."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file = Path(file)
+
+    def apply_weights(self, weights, version):
+        time.sleep(0.1)
+        super().apply_weights(weights, version)
+        with self.file.open("a") as lines:
+            lines.write(f"{version}\n")
+
+
+class Dropping(Patient):
+    """Loses the second micro-batch of a step."""
+
+    def fwd_bwd(self, micro_batch, **how):
+        if (micro_batch.step, micro_batch.index) == (1, 1):
+            return {"update_deferred": False}
+        return super().fwd_bwd(micro_batch, **how)
+
+
+class Swapping(HashTrainer):
+    """Adds the first two micro-batches of each step in the other order."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = None
+
+    def fwd_bwd(self, micro_batch):
+        if micro_batch.index == 0 and not micro_batch.last:
+            self.first = micro_batch
+            return
+        super().fwd_bwd(micro_batch)
+        if self.first is not None:
+            super().fwd_bwd(self.first)
+            self.first = None
+
+
+class NoKey(HashRollout):
+    """A rollout that takes no key."""
+
+    def generate(self, prompts, samples):
+        return []
+
+
+class Both(Patient, HalfReference):
+    """A trainer that is its own reference."""
+
+
+def fail(way):
+    """Fail in that way."""
+    if way == "raise":
+        raise ZeroDivisionError("what was asked for")
+    if way == "lost":
+        raise ConnectionResetError("what was asked for")
+    if way == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if way == "hang":
+        time.sleep(3600)
+
+
+def broken_factory():
+    """Makes nothing."""
+    raise LookupError("no such part")
+
+
+def bind(trainer=None, rollout=None, reference=None, **other):
+    """Parts for GRPO, those with arrays written down for other processes."""
+    remotes = {
+        "trainer": trainer or remote(Patient),
+        "rollout": rollout or remote(HashRollout),
+        "reference": reference or remote(HalfReference),
+    }
+    return hash_parts(**remotes, **other)
+
+
+def digests(result):
+    """What must not depend on the target."""
+    return result.params_digest, result.calls_digest, result.trained_groups_digest
+
+
+@contextmanager
+def shared_workers(**given):
+    """The parts of `bind`, for several runs."""
+    with hosted(bind(**given)) as parts:
+        yield parts
+
+
+def children():
+    """Process ids of this process's children."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        found |= {int(pid) for pid in (task / "children").read_text().split()}
+    return found
