@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from steptrace.diag.training import AlreadyStagedError, HeldUpdateError, NothingHeldError, NotStagedError
+from steptrace.diag.training import (
+    AlreadyStagedError,
+    HeldUpdateError,
+    NothingHeldError,
+    NotStagedError,
+    TrainerCallError,
+    UnfinishedStepError,
+)
 from steptrace.lang.records import MicroBatch
 
 
@@ -89,3 +96,14 @@ class Boundary:
         held = self.held_step is not None
         self._slot, self.held_step = None, None
         return held
+
+
+def check_call(step: int | None, micro_batch: MicroBatch, closes: bool, defer: bool) -> None:
+    """Refuse a training call whose options contradict one another, or that belongs to another step than is open."""
+    if defer and not closes:
+        raise TrainerCallError("defer_update=True was given without apply_optimizer=True")
+    if step is not None and micro_batch.step != step:
+        raise UnfinishedStepError(
+            f"a micro-batch of step {micro_batch.step} came before the update of step {step}",
+            help="call update once all micro-batches of a step are in",
+        )

@@ -19,9 +19,7 @@ from steptrace.diag.training import (
     NoLogpsError,
     NothingAccumulatedError,
     OpenAccumulationError,
-    TrainerCallError,
     TrainerSettingError,
-    UnfinishedStepError,
     UpdateFailedError,
 )
 from steptrace.lang.records import MicroBatch
@@ -29,7 +27,7 @@ from steptrace.run.digest import tree_digest
 from steptrace.run.models.split import SplitModel, split_model
 from steptrace.run.trainer.accumulate import Loss
 from steptrace.run.trainer.batch import Signature, check_arrays, named, signature
-from steptrace.run.trainer.boundary import Boundary, StagedCall
+from steptrace.run.trainer.boundary import Boundary, StagedCall, check_call
 from steptrace.run.trainer.checkpoint import load_state, save_state, sizes
 from steptrace.run.trainer.leaves import Leaves
 from steptrace.run.trainer.mesh import Rules, placement
@@ -149,7 +147,7 @@ class JaxTrainer:
           ReleasedInputError: the micro-batch before it dropped tokens, and its arrays are gone.
         """
         self._boundary.refuse_held("another micro-batch")
-        self._check_call(micro_batch, apply_optimizer, defer_update)
+        check_call(self._step, micro_batch, apply_optimizer, defer_update)
         arrays = self._checked(micro_batch)
         return self._train(micro_batch, arrays, apply_optimizer, defer_update, wait_for_update)
 
@@ -185,7 +183,7 @@ class JaxTrainer:
           NotStagedError: it is not staged. Otherwise as `fwd_bwd`; what is refused stays staged.
         """
         self._boundary.refuse_held("another micro-batch")
-        self._check_call(self._boundary.staged(request), apply_optimizer, defer_update)
+        check_call(self._step, self._boundary.staged(request), apply_optimizer, defer_update)
         micro_batch, arrays = self._boundary.pop()
         return self._train(micro_batch, arrays, apply_optimizer, defer_update, wait_for_update)
 
@@ -386,6 +384,11 @@ class JaxTrainer:
         """A scalar that is ready once the last update has landed; nothing donates it."""
         return self._applied
 
+    @property
+    def last_call_token(self) -> jax.Array | None:
+        """A scalar that is ready once the last training call's work is done; None when all were waited for."""
+        return self._waiting[-1] if self._waiting else None
+
     def params_digest(self) -> str:
         """SHA-256 over the parameters in the order of their sorted paths, with paths, shapes and dtypes; waits."""
         return tree_digest(self._params)
@@ -435,15 +438,6 @@ class JaxTrainer:
         """Forget what is accumulated."""
         self._acc, self._step = None, None
         self._unsettled.drop()
-
-    def _check_call(self, micro_batch: MicroBatch, closes: bool, defer: bool) -> None:
-        if defer and not closes:
-            raise TrainerCallError("defer_update=True was given without apply_optimizer=True")
-        if self._step is not None and micro_batch.step != self._step:
-            raise UnfinishedStepError(
-                f"a micro-batch of step {micro_batch.step} came before the update of step {self._step}",
-                help="call update once all micro-batches of a step are in",
-            )
 
     def _check_closed(self) -> None:
         self._boundary.refuse_held("a checkpoint")

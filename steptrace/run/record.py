@@ -1,0 +1,256 @@
+"""What a real run did, lane by lane and device by device, recorded at a cost that does not show in its times."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from steptrace.ir import Op, kinds_of
+from steptrace.lower import Plan
+from steptrace.run.executor import Rule
+from steptrace.run.instance import At
+from steptrace.run.session import Session
+from steptrace.run.verbs import Results
+from steptrace.run.watch import Sent, Watcher
+from steptrace.simulate import TRAINER, Event, Span
+from steptrace.simulate.waits import lane_waits
+from steptrace.timeline.recording import Line, Recording, arrows_of, line_of
+
+LIMIT = 1 << 16
+"""How many instances are kept of each lane, and how much work of each device: the newest."""
+
+CALL, UPDATE = "last_call_token", "last_update_token"
+"""Where a trainer offers what is ready once its last training call, and its last update, is done."""
+
+_NONE = -1
+
+
+class _Ring:
+    """The newest instances of one lane, in memory that is taken once: 40 bytes each. One thread writes."""
+
+    __slots__ = ("count", "ends", "limit", "micros", "numbers", "starts", "steps")
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.count = limit, 0
+        self.starts, self.ends = array("d", bytes(8 * limit)), array("d", bytes(8 * limit))
+        self.numbers, self.steps, self.micros = (array("q", bytes(8 * limit)) for _ in range(3))
+
+    def note(self, number: int, at: At, start: float, end: float) -> None:
+        place = self.count % self.limit
+        self.numbers[place], self.steps[place] = number, at.step
+        self.micros[place] = at.rounds[-1] if at.rounds else _NONE
+        self.starts[place], self.ends[place] = start, end
+        self.count += 1
+
+    def rows(self) -> Iterator[tuple[int, int, int | None, float, float]]:
+        """Number of the op, step, micro-batch, start and end, from the oldest on."""
+        for turn in range(max(0, self.count - self.limit), self.count):
+            at = turn % self.limit
+            micro = None if self.micros[at] == _NONE else self.micros[at]
+            yield self.numbers[at], self.steps[at], micro, self.starts[at], self.ends[at]
+
+
+class Recorder:
+    """Records one run: give its `around` to `steptrace.run`, and ask for the `recording` once that is over.
+
+    Of each instance of an op it keeps the step, the micro-batch, and when its call began and returned. Devices are
+    watched where there is something to wait for: a trainer's ``last_call_token`` and ``last_update_token``, and arrays
+    among the results of calls to other parts. Parts that share a device are drawn as one, the trainer's.
+
+    Args:
+      limit: how many instances are kept of each lane, and how much work of each device.
+      annotate: also make a `jax.profiler.TraceAnnotation` around each op, ``op/step``, for a trace that is taken.
+      wait: waits until all devices are idle; given, it is called behind each op that only sends work off, so that the
+        op's call and its work are seen apart, even of parts that offer nothing to wait for. Such a run is slower.
+    """
+
+    def __init__(self, *, limit: int = LIMIT, annotate: bool = False, wait: Callable[[], None] | None = None) -> None:
+        self._limit, self._annotate, self._wait = limit, annotate, wait
+        self._lock = threading.Lock()
+        self._rings: dict[str, _Ring] = {}
+        self._ops: list[Op] = []
+        self._numbers: dict[str, int] = {}
+        self._session: Session | None = None
+        self._devices: Mapping[str, str] = {}
+        self._blocking: Mapping[str, bool] = {}
+        self._tokens: dict[str, Any] = {}
+        self._watchers: dict[str, Watcher] = {}
+        self._names: dict[Any, str] = {}
+
+    def around(self, rule: Rule) -> Rule:
+        """The rule, recorded; of those put around an op it is to be the innermost."""
+        clock, rings, numbers, annotate = time.perf_counter, self._rings, self._numbers, self._annotate
+
+        def recorded(session: Session, at: At, *operands: Any) -> Results:
+            op = at.op
+            if op.id not in numbers or op.lane not in rings:
+                self._begin(session, op)
+            ring, number, device = rings[op.lane], numbers[op.id], self._devices.get(op.kind, "")
+            with _named(op, at.step) if annotate else _NOTHING:
+                start = clock()
+                try:
+                    results = rule(session, at, *operands)
+                except BaseException:
+                    ring.note(number, at, start, clock())
+                    raise
+                end = clock()
+            if results is not None:
+                ring.note(number, at, start, end)
+                if device:
+                    self._watch(session, device, at, start, end, results)
+            return results
+
+        return recorded
+
+    def recording(self, *, pipeline: str = "") -> Recording:
+        """What was recorded, once the run is over; times are in seconds from its first op on."""
+        session = self._session
+        if session is None:
+            return Recording("", pipeline, "measured", (), ())
+        for watcher in self._watchers.values():
+            watcher.close()
+        zero = min((row[3] for ring in self._rings.values() for row in ring.rows()), default=0.0)
+        spans = tuple(_moved(span, zero) for watcher in self._watchers.values() for span in watcher.seen)
+        events = _held(self._events(zero, spans), session.plan)
+        dropped = sum(max(0, ring.count - self._limit) for ring in self._rings.values())
+        dropped += sum(watcher.dropped for watcher in self._watchers.values())
+        lines: dict[str, Line] = {op.id: line_of(op.loc) for op in self._ops if op.loc is not None}
+        return Recording(
+            session.plan.program.name,
+            pipeline,
+            "measured",
+            events,
+            spans,
+            arrows_of(events, spans, session.plan),
+            lines,
+            dropped,
+            f"jax {jax.__version__}, {jax.device_count()} x {jax.devices()[0].device_kind}",
+        )
+
+    def _begin(self, session: Session, op: Op) -> None:
+        """Make room for an op that was not seen before, and for its lane."""
+        with self._lock:
+            if self._session is None:
+                kinds = kinds_of(session.plan.program)
+                self._devices = {kind.name: _watched(kind.name, kind.device, kind.binds) for kind in kinds.values()}
+                self._blocking = {kind.name: kind.blocking for kind in kinds.values()}
+                trainer = session.parts.trainer
+                self._tokens = {name: getattr(trainer, name, None) for name in (CALL, UPDATE)}
+                self._names[_place(self._tokens[UPDATE]) or TRAINER] = TRAINER
+                self._session = session
+            if op.id not in self._numbers:
+                self._ops.append(op)
+                self._numbers[op.id] = len(self._ops) - 1
+            self._rings.setdefault(op.lane, _Ring(self._limit))
+
+    def _watch(self, session: Session, device: str, at: At, start: float, end: float, results: Any) -> None:
+        """Have what a call has sent to a device watched."""
+        found = self._trainer_tokens(session, at) if device == TRAINER else _arrays(results)
+        for what, token in found:
+            self._sent(device, at, what, start, end, token)
+        if self._wait is not None and not self._blocking[at.op.kind]:
+            self._wait()
+            if not found:
+                self._sent(device, at, "", start, end, None)
+
+    def _trainer_tokens(self, session: Session, at: At) -> list[tuple[str, Any]]:
+        """What the trainer's call has put in place of what was there before it."""
+        found, trainer, tokens = [], session.parts.trainer, self._tokens
+        for name in (CALL, UPDATE):
+            token = getattr(trainer, name, None)
+            if token is not None and token is not tokens[name]:
+                tokens[name] = token
+                own = name == CALL or "update" in at.op.kind
+                found.append(("" if own else "update", token))
+        return found
+
+    def _sent(self, device: str, at: At, what: str, start: float, end: float, token: Any) -> None:
+        place = _place(token) or device
+        name = self._names.get(place)
+        if name is None:
+            name = self._names[place] = device
+        watcher = self._watchers.get(name)
+        if watcher is None:
+            with self._lock:
+                watcher = self._watchers.setdefault(name, Watcher(name, self._limit))
+        micro = at.rounds[-1] if at.rounds else None
+        watcher.sent(Sent(at.op, at.step, micro, what, start, end, token, _done(token, end)))
+
+    def _events(self, zero: float, spans: tuple[Span, ...]) -> tuple[Event, ...]:
+        """The instances, each held up, for now, since its lane was done with the one before it."""
+        done: dict[tuple[str, int, int | None], float] = {}
+        for span in spans:
+            key = (span.op, span.step, span.micro)
+            done[key] = max(done.get(key, span.end), span.end)
+        found = []
+        for lane, ring in self._rings.items():
+            before = None
+            for number, step, micro, start, end in ring.rows():
+                op, begin, stop = self._ops[number], start - zero, end - zero
+                reached = begin if before is None else min(before, begin)
+                late = max(stop, done.get((op.id, step, micro), stop))
+                found.append(Event(op.id, op.kind, step, micro, lane, reached, begin, stop, late))
+                before = stop
+        return tuple(found)
+
+
+class _Nothing(AbstractContextManager[None]):
+    def __exit__(self, *raised: object) -> None:
+        return None
+
+
+_NOTHING = _Nothing()
+
+
+def _named(op: Op, step: int) -> AbstractContextManager[Any]:
+    """An annotation in a trace of `jax.profiler`."""
+    annotation: AbstractContextManager[Any] = jax.profiler.TraceAnnotation(f"{op.id}/{step}")
+    return annotation
+
+
+def _watched(kind: str, device: str, binds: str) -> str:
+    """Where a kind of op may send work: to the trainer's device wherever it calls the trainer."""
+    return TRAINER if device == TRAINER or binds.startswith("trainer.") else device
+
+
+def _done(token: Any, end: float) -> float | None:
+    """When work was done, as far as that is known when its call has returned: within the call, or waited for."""
+    if token is None:
+        return time.perf_counter()
+    ready = getattr(token, "is_ready", None)
+    return end if callable(ready) and ready() else None
+
+
+def _place(token: Any) -> Any:
+    """The devices on which an array is; None of anything else."""
+    devices = getattr(token, "devices", None)
+    return frozenset(device.id for device in devices()) if callable(devices) else None
+
+
+def _arrays(results: Any) -> list[tuple[str, Any]]:
+    """The newest array on a device among the results of a call: of a micro-batch, the one that was added last."""
+    for value in results:
+        for held in (value, *reversed(tuple(getattr(value, "arrays", {}).values()))):
+            if isinstance(held, jax.Array):
+                return [("", held)]
+    return []
+
+
+def _held(events: tuple[Event, ...], plan: Plan) -> tuple[Event, ...]:
+    """Events that were held up by what other lanes did; what lay in front of all others was no wait."""
+    holding = {wait.after: events[wait.before].op for wait in lane_waits(events, plan)}
+    return tuple(
+        replace(event, held_by=holding[place]) if place in holding else replace(event, reached=event.start)
+        for place, event in enumerate(events)
+    )
+
+
+def _moved(span: Span, zero: float) -> Span:
+    return replace(span, issued=span.issued - zero, start=span.start - zero, end=span.end - zero)
