@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import enum
 import hmac
 import os
@@ -11,7 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _HEAD = struct.Struct("<BBHIQQQ")
 """Kind, ring, how many buffers, slot, request, oldest open request, bytes that follow."""
@@ -19,6 +20,8 @@ _BUFFER = struct.Struct("<QQ")
 """Bytes of a buffer, and where it starts: in the frame (0), or at this offset of the segment."""
 _BODY = struct.Struct("<Q")
 _NONCE = 32
+_READ = 32 * 1024
+_ANCILLARY = socket.CMSG_SPACE(4)
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -34,6 +37,9 @@ class Kind(enum.IntEnum):
     RECEIVED = 7
     RELEASED = 8
     BEAT = 9
+
+
+_KINDS = {int(kind): kind for kind in Kind}
 
 
 @dataclass(slots=True)
@@ -57,14 +63,10 @@ class Frame:
     open: int = 0
     body: bytes | memoryview = b""
     small: Sequence[bytes | memoryview] = ()
-    spans: Sequence[tuple[int, int]] = field(default_factory=tuple)
+    spans: Sequence[tuple[int, int]] = ()
     ring: int = 0
     slot: int = 0
     fd: int = -1
-
-
-class Silence(Exception):  # noqa: N818 - no error of its own: the reader turns it into one
-    """Nothing came for as long as was agreed."""
 
 
 class Channel:
@@ -79,6 +81,9 @@ class Channel:
         self._sock = sock
         self._tick = tick
         self._writing = threading.Lock()
+        self._room = bytearray(_READ)
+        self._at = self._end = 0
+        self._fds: list[int] = []
 
     def send(self, frame: Frame) -> None:
         """Write a frame whole.
@@ -86,17 +91,11 @@ class Channel:
         Raises:
           OSError: the other end is gone.
         """
-        table = b"".join(_BUFFER.pack(size, offset) for offset, size in frame.spans)
-        rest = [table, _BODY.pack(len(frame.body)), frame.body]
-        size = len(table) + _BODY.size + len(frame.body)
-        for buffer in frame.small:
-            rest += [bytes(-size % 16), buffer]
-            size += -size % 16 + len(buffer)
-        tail = b"".join(rest)
+        tail = _tail(frame)
         head = _HEAD.pack(frame.kind, frame.ring, len(frame.spans), frame.slot, frame.request, frame.open, len(tail))
         data = head + tail
         with self._writing:
-            if frame.fd >= 0:
+            if frame.ring:
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [frame.fd]))]
                 data = data[self._sock.sendmsg([data], rights) :]
             self._sock.sendall(data)
@@ -106,65 +105,91 @@ class Channel:
 
         Raises:
           EOFError, OSError: the other end is gone.
-          Silence: what ``tick`` raised.
+          Exception: what ``tick`` raised.
         """
-        head = bytearray(_HEAD.size)
-        got, fd = self._first(head)
-        self._fill(memoryview(head)[got:])
-        kind, ring, count, slot, request, open_, size = _HEAD.unpack(head)
-        tail = memoryview(bytearray(size))
-        self._fill(tail)
-        frame = Frame(Kind(kind), request, open_, ring=ring, slot=slot, fd=fd)
-        frame.spans = [_BUFFER.unpack_from(tail, index * _BUFFER.size)[::-1] for index in range(count)]
-        at = count * _BUFFER.size + _BODY.size
-        (length,) = _BODY.unpack_from(tail, at - _BODY.size)
-        frame.body = tail[at : at + length]
-        at += length
-        small = []
-        for offset, length in frame.spans:
-            at += -at % 16
-            small.append(tail[at : at + (0 if offset else length)])
-            at += len(small[-1])
-        frame.small = small
+        while self._end - self._at < _HEAD.size:
+            self._more()
+        kind, ring, count, slot, request, open_, size = _HEAD.unpack_from(self._room, self._at)
+        self._at += _HEAD.size
+        frame = Frame(_KINDS[kind], request, open_, ring=ring, slot=slot)
+        if size:
+            _fill(frame, self._rest(size), count)
+        if ring:
+            frame.fd = self._fds.pop(0)
         return frame
 
-    def _first(self, head: bytearray) -> tuple[int, int]:
-        """The first bytes of a frame, and the file descriptor that came with them."""
+    def _rest(self, size: int) -> memoryview:
+        """The next bytes in memory of their own."""
+        rest = bytearray(size)
+        ready = min(size, self._end - self._at)
+        rest[:ready] = self._room[self._at : self._at + ready]
+        self._at += ready
+        view = memoryview(rest)
+        while ready < size:
+            ready += self._received(view[ready:])
+        return view
+
+    def _more(self) -> None:
+        """Read what there is behind the bytes that are not used yet, a part of a head at most."""
+        left = self._room[self._at : self._end]
+        self._room[: len(left)] = left
+        self._at, self._end = 0, len(left)
+        self._end += self._received(memoryview(self._room)[self._end :])
+
+    def _received(self, view: memoryview) -> int:
+        """How many bytes were read; file descriptors come in the order of the frames they belong to."""
         while True:
             try:
-                got, ancillary, _, _ = self._sock.recvmsg_into([head], socket.CMSG_SPACE(4), _CLOEXEC)
+                got, ancillary, _, _ = self._sock.recvmsg_into([view], _ANCILLARY, _CLOEXEC)
+                break
             except TimeoutError:
                 self._tick()
-                continue
-            if not got:
-                raise EOFError
-            fds = array.array("i")
-            for level, kind, data in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-            return got, fds[0] if fds else -1
-
-    def _fill(self, view: memoryview) -> None:
-        while view:
-            try:
-                got = self._sock.recv_into(view)
-            except TimeoutError:
-                self._tick()
-                continue
-            if not got:
-                raise EOFError
-            view = view[got:]
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._fds += array.array("i", data)
+        if not got:
+            raise EOFError
+        return got
 
     def drop(self) -> None:
         """Break the connection: both ends see its end."""
-        try:
+        with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Give the socket back, and file descriptors that came without their frame."""
         self._sock.close()
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def _tail(frame: Frame) -> bytes:
+    """What follows the head: sizes and places of buffers, the pickle, the small buffers, each at a multiple of 16."""
+    if not frame.spans:
+        return _BODY.pack(len(frame.body)) + frame.body if frame.body else b""
+    table = b"".join(_BUFFER.pack(size, offset) for offset, size in frame.spans)
+    rest = [table, _BODY.pack(len(frame.body)), frame.body]
+    size = len(table) + _BODY.size + len(frame.body)
+    for buffer in frame.small:
+        rest += [bytes(-size % 16), buffer]
+        size += -size % 16 + len(buffer)
+    return b"".join(rest)
+
+
+def _fill(frame: Frame, tail: memoryview, count: int) -> None:
+    """Take a tail apart."""
+    at = count * _BUFFER.size + _BODY.size
+    (length,) = _BODY.unpack_from(tail, at - _BODY.size)
+    frame.body = tail[at : at + length]
+    at += length
+    spans, small = [], []
+    for index in range(count):
+        size, offset = _BUFFER.unpack_from(tail, index * _BUFFER.size)
+        at += -at % 16
+        spans.append((offset, size))
+        small.append(tail[at : at + (0 if offset else size)])
+        at += len(small[-1])
+    frame.spans, frame.small = spans, small
 
 
 def challenge(sock: socket.socket, secret: bytes) -> bool:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,18 +135,25 @@ class _Server:
         os._exit(1)
 
     def _read(self) -> None:
+        """What the reading thread does. An error of its own ends the process, since nobody would hear of it."""
         while not self.closing:
             try:
-                self._take(self.channel.receive())
+                frame = self.channel.receive()
             except (EOFError, OSError):
-                if not self.closing:
-                    self.channel.close()
-                    self.channel = self._connected()
+                self.channel.close()
+                self.channel = self._connected()
+                continue
+            try:
+                self._take(frame)
+            except Exception:
+                traceback.print_exc()
+                os._exit(1)
 
     def _take(self, frame: Frame) -> None:
         """What is done with a frame as it comes in."""
-        for old in [request for request in self.kept if request < frame.open]:
-            self.kept.pop(old, None)
+        for request in list(self.kept):
+            if request < frame.open:
+                self.kept.pop(request)
         if frame.kind is Kind.CLOSE:
             self.closing = True
             self.calls.put(None)
@@ -178,7 +186,7 @@ class _Server:
 
     def _beat(self) -> None:
         """Say that this process lives; end it when the driver does not."""
-        every = self.boot["heartbeat"] / 5
+        every = self.boot["beat"]
         while True:
             if select.select([self.driver], [], [], every)[0] and not os.read(self.driver, 1):
                 self._orphaned()

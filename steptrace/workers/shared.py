@@ -20,10 +20,10 @@ from typing import Any
 from steptrace.diag.workers import BuffersLentError
 from steptrace.workers.frames import Frame, Kind, close_fd
 from steptrace.workers.packing import Packed
+from steptrace.workers.rooms import ALIGNMENT, Rooms
 
 BULK = 64 * 1024
 """Buffers of as many bytes or more go through a segment."""
-_ALIGNMENT = 64
 _NAP = 0.0005
 NAME = "steptrace-segment"
 """How segments are listed among the open files of a process."""
@@ -137,12 +137,12 @@ class Arena:
 
 def placed(arena: Arena, buffers: Sequence[memoryview], user: str) -> tuple[Slot | None, list[tuple[int, int]]]:
     """The large ones of ``buffers`` written to a slot; for each buffer its (offset, bytes), offset 0 for small ones."""
-    spans, end = [], _ALIGNMENT
+    spans, end = [], ALIGNMENT
     for buffer in buffers:
         bulk = buffer.nbytes >= BULK
         spans.append((end if bulk else 0, buffer.nbytes))
-        end += -(-buffer.nbytes // _ALIGNMENT) * _ALIGNMENT if bulk else 0
-    if end == _ALIGNMENT:
+        end += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT if bulk else 0
+    if end == ALIGNMENT:
         return None, spans
     import numpy as np
 
@@ -157,6 +157,8 @@ def placed(arena: Arena, buffers: Sequence[memoryview], user: str) -> tuple[Slot
 
 def framed(kind: Kind, packed: Packed, slot: Slot | None, spans: Sequence[tuple[int, int]]) -> Frame:
     """The frame of a value whose large buffers were placed; the small ones are copied."""
+    if not packed.buffers:
+        return Frame(kind, body=packed.body)
     small = [b"" if offset else bytes(buffer) for buffer, (offset, _) in zip(packed.buffers, spans, strict=True)]
     frame = Frame(kind, body=packed.body, small=small, spans=spans)
     if slot is not None:
@@ -169,6 +171,7 @@ class Mapped:
     """The peer's segments as they are mapped here."""
 
     _maps: dict[tuple[int, int], tuple[int, mmap.mmap]] = field(default_factory=dict)
+    _rooms: Rooms = field(default_factory=Rooms)
 
     def of(self, frame: Frame) -> mmap.mmap:
         """The memory that a frame refers to; the frame's file descriptor is closed."""
@@ -185,7 +188,14 @@ class Mapped:
         if not frame.ring:
             return list(frame.small)
         memory = self.of(frame)
-        return [_copy(memory, *span) if span[0] else small for small, span in _paired(frame)]
+        return [self._copy(memory, *span) if span[0] else small for small, span in _paired(frame)]
+
+    def _copy(self, memory: mmap.mmap, offset: int, size: int) -> Any:
+        import numpy as np
+
+        copy = self._rooms.take(size)
+        np.copyto(copy, np.frombuffer(memory, np.uint8)[offset : offset + size])
+        return copy.data
 
     def free(self, frame: Frame) -> None:
         """The segment of a frame may be written again."""
@@ -215,14 +225,3 @@ def _root(memory: mmap.mmap, offset: int, size: int) -> Any:
     root = np.frombuffer(memory, np.uint8)[offset : offset + size]
     root.flags.writeable = False
     return root
-
-
-def _copy(memory: mmap.mmap, offset: int, size: int) -> Any:
-    """A part of a segment copied to memory that starts at a multiple of 64, which JAX on CPU takes as it is."""
-    import numpy as np
-
-    room = np.empty(size + _ALIGNMENT, np.uint8)
-    skip = -room.ctypes.data % _ALIGNMENT
-    copy = room[skip : skip + size]
-    np.copyto(copy, np.frombuffer(memory, np.uint8)[offset : offset + size])
-    return copy.data

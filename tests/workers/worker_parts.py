@@ -10,6 +10,13 @@ import time
 import numpy as np
 
 
+class NeedsTwo(Exception):
+    """Cannot be made again from its arguments."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
 class Box:
     """Keeps what it is given, and can be told to misbehave."""
 
@@ -52,6 +59,9 @@ class Box:
     def fail(self, error: Exception) -> None:
         raise error
 
+    def fail_with_two(self) -> None:
+        raise NeedsTwo(1, 2)
+
     def die(self, number: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), number)
         time.sleep(60)
@@ -76,3 +86,66 @@ def failing(message: str):
 
 def ending(code: int):
     os._exit(code)
+
+
+class Jax:
+    """Puts what it is given on the device."""
+
+    def __init__(self):
+        import jax
+
+        self.jax = jax
+        self.held = None
+
+    def put(self, value) -> None:
+        self.held = self.jax.device_put(value)
+
+    def put_copy(self, value) -> None:
+        self.held = self.jax.device_put(np.array(value, copy=True))
+
+    def use(self, value) -> None:
+        """A computation that reads the value, dispatched and not waited for."""
+        product = self.jax.numpy.ones((1500, 1500))
+        for _ in range(4):
+            product = product @ product / 1500
+        self.held = (self.jax.numpy.asarray(value) + product[0, 0]).sum()
+
+    def read(self) -> float:
+        return float(np.asarray(self.held, np.float64).sum())
+
+    def first(self):
+        return self.held.ravel()[:1]
+
+    def drop(self) -> None:
+        self.held = None
+
+    def draw(self, key):
+        return self.jax.random.normal(key, (3,)), self.jax.random.split(key)[0]
+
+    def kind(self, value) -> str:
+        return type(value).__name__
+
+
+def hold_the_lock(seconds: float) -> None:
+    """Compute in C without letting any other thread of this process run."""
+    import ctypes
+    import time
+
+    text = ctypes.create_string_buffer(b"a" * 30000)
+    compare = ctypes.PyDLL(None).strspn
+    end = time.monotonic() + seconds
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e6)
+    try:
+        while time.monotonic() < end:
+            compare(text, b"ba")
+    finally:
+        sys.setswitchinterval(interval)
+
+
+class Locked:
+    """Computes with the interpreter's lock held."""
+
+    def compute(self, seconds: float) -> str:
+        hold_the_lock(seconds)
+        return "done"
