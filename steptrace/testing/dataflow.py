@@ -4,10 +4,10 @@ A run of the source is a list of instances. Each live instance, one whose work r
 reads: a cell and the instance that wrote it. Work is uninterpreted: an instance given other inputs gives other
 results. So an order of the same instances is equal if and only if each live instance reads what it reads in the source.
 
-What can be seen: channels; the order in which a queue is filled and emptied; and at the end of the run whatever
-an op of a later step, or one after the last step, could read: a resource that some op reads, a cell ``R[k]`` that a
-step after the last one reads, a carried value. A write that is overwritten before anything reads it is dead, and so is
-one to a resource that no op reads.
+What can be seen: channels; the order in which a queue is filled and emptied; that a buffer is given back once all that
+reads it is done; and at the end of the run whatever an op of a later step, or one after the last step, could read: a
+resource that some op reads, a cell ``R[k]`` that a step after the last one reads, a carried value. A write that is
+overwritten before anything reads it is dead, and so is one to a resource that no op reads.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from steptrace.testing.runs import Run
 
 
+_IN_BUFFERS = ("micro_batch", "token")
+_BUFFER = "the buffer of a micro-batch"
+
+
 class Trace:
     """The source under one setting: goes through its instances in order, then marks what can be seen."""
 
@@ -40,6 +44,9 @@ class Trace:
         self.after = [0] * len(run.keys)
         self.entries: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         self.polled: list[tuple[int, int]] = []
+        self.buffers: dict[int, int] = {}
+        self.readers: dict[int, list[int]] = defaultdict(list)
+        self.frees: dict[int, int] = {}
         self.queues = {name: Queue(paired) for name, paired in _queues(run, self.ran)}
         for at, key in enumerate(run.keys):
             self._visit(at, key)
@@ -48,6 +55,7 @@ class Trace:
         self.visible: set[str] = set()
         self._mark([writer for _, writer in self.ends])
         self._mark(push for queue in self.queues.values() for push in queue.left())
+        self._mark(self.frees)
         self.carried = list(self._carried())
         self._mark(maker for _, maker in self.carried)
 
@@ -68,7 +76,21 @@ class Trace:
             self.data[at].add(self.run.index[maker])
             if place.kind.polls:
                 self.polled.append((self.run.index[maker], at))
+            self._read(self.run.index[maker], at, frees=place.kind.frees)
+        if any(given.base in _IN_BUFFERS for given in place.kind.results):
+            self.buffers.setdefault(at, at)
         self._touch(at, key)
+
+    def _read(self, maker: int, at: int, *, frees: bool) -> None:
+        """Notes who reads which buffer: what is made from a micro-batch lies where that does."""
+        root = self.buffers.get(maker)
+        if root is None:
+            return
+        if frees:
+            self.frees[at] = root
+        else:
+            self.readers[root].append(at)
+            self.buffers.setdefault(at, root)
 
     def _touch(self, at: int, key: Key) -> None:
         read: dict[Cell, bool] = {}
@@ -171,6 +193,10 @@ class Trace:
                 after[at] |= self._existing(at)
             elif not self.ran >> at & 1 and key[0] in self.visible:
                 after[at] |= sum(1 << maker for maker in self.conditions[at])
+        for at, root in self.frees.items():
+            readers = sum(1 << reader for reader in self.readers[root])
+            after[at] |= readers | 1 << root
+            reads.append(LiveRead(at, (_BUFFER, run.keys[root][1], root), START, self.run.slow & readers))
         reads += [LiveRead(END, cell, writer, 0) for cell, writer in self.ends]
         for queue in self.queues.values():
             queue.constrain(after, self.live)

@@ -107,8 +107,10 @@ FURTHER = (
         "grpo{staleness=1, saves=may_fail_late}",
         "stream-micro-batches,take-ahead,async-weight-sync,async-checkpoint,memory-budget{copies=2}",
     ),
+    ("grpo_stream{staleness=1}", "take-ahead,release-buffers{ring=3}"),
+    ("grpo{staleness=1}", "release-buffers{ring=3},take-ahead,stage-after-update"),
 )
-"""Programs with pipelines that have no name: steps that are streamed, calls settled late, and copies in a pool."""
+"""Programs with pipelines without a name: streamed steps, calls settled late, copies in a pool, buffers in a ring."""
 
 
 def subjects() -> Iterator[Subject]:

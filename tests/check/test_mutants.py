@@ -87,7 +87,7 @@ def test_nothing_escapes_from_a_plain_step():
 
 def test_what_is_streamed_settled_late_or_held_in_a_pool_is_among_them():
     rows = {op.kind for name in further() for op in SUBJECTS[name].schedule.ops()}
-    assert {"stream_mb", "settle", "transfer_weights", "write_checkpoint"} <= rows
+    assert {"stream_mb", "settle", "transfer_weights", "write_checkpoint", "release"} <= rows
     pools = [SUBJECTS[name].schedule.resource_table().get("trainer.copies") for name in further()]
     assert {pool.capacity for pool in pools if pool is not None} == {1, 2}
     assert all(remark.kind == "applied" for _, run in applied() for remark in run.remarks)
