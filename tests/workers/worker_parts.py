@@ -35,6 +35,14 @@ class Box:
         self.total += number * self.step
         return self.total
 
+    def append(self, value) -> int:
+        self.log.append(value)
+        return len(self.log)
+
+    def grow(self, array):
+        self.total += 1
+        return self.total, 2 * array
+
     def echo(self, *values, **named):
         return (values, named) if named or len(values) != 1 else values[0]
 

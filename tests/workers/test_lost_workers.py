@@ -1,0 +1,174 @@
+"""Workers that die, stop or lose their connection: found at once or by their heart, and no call is executed twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+from worker_parts import Box, Locked
+
+from steptrace.diag.workers import WorkerClosedError, WorkerLostError, WorkerTimeoutError
+from steptrace.workers import Worker, remote
+
+FOREVER = 3600.0
+"""A call that outlasts any test: what ends it is the thing under test."""
+
+
+@pytest.fixture
+def box():
+    worker = Worker.start(remote(Box), name="trainer")
+    yield worker
+    worker.kill()
+
+
+def test_a_worker_killed_in_a_call_is_told_with_its_name_its_call_and_its_number(box):
+    box.call("add", 1)
+    pending = box.send("nap", FOREVER)
+    waiting = box.send("add", 5)
+    os.kill(box.pid, signal.SIGKILL)
+    with pytest.raises(WorkerLostError) as caught:
+        pending.result(timeout=60)
+    error = caught.value
+    assert (error.worker, error.method, error.request) == ("trainer", "nap", 2)
+    assert f"worker `trainer` (process {box.pid}) was ended by signal 9 (SIGKILL)" in error.message
+    with pytest.raises(WorkerLostError) as caught:
+        waiting.result(timeout=60)
+    assert (caught.value.method, caught.value.notes[0].text) == ("add", "it was executing `nap` (request 2)")
+    with pytest.raises(WorkerLostError, match="`add` cannot be called"):
+        box.call("add", 1)
+    assert not box.alive
+
+
+def test_a_worker_that_ends_itself_in_a_call_is_told(box):
+    with pytest.raises(WorkerLostError, match="SIGSEGV"):
+        box.call("die", signal.SIGSEGV)
+
+
+def test_control_a_worker_that_lives_is_not_lost(box):
+    pending = box.send("nap", 0.01)
+    assert pending.result(timeout=60) == 0.01
+    assert box.alive
+
+
+def test_a_stopped_worker_is_found_by_its_heart():
+    worker = Worker.start(remote(Box), name="trainer", heartbeat=0.5)
+    pending = worker.send("nap", FOREVER)
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerLostError, match=r"gave no sign of life for 0.5 s and was killed: `nap` \(request 1\)"):
+        pending.result(timeout=60)
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
+    worker.close()
+
+
+def test_a_worker_that_computes_with_the_interpreters_lock_held_is_not_lost():
+    worker = Worker.start(remote(Locked), heartbeat=0.3)
+    ticks = []
+    tick = worker._link._tick
+    worker._link._channel._tick = lambda: (ticks.append(1), tick())
+    assert worker.call("compute", 1.5) == "done"
+    assert len(ticks) > 5  # its heart did stand still for longer than is taken for death
+    worker.close()
+
+
+def test_control_without_a_look_at_what_it_computed_it_would_be_lost(monkeypatch):
+    monkeypatch.setattr("steptrace.workers.starting.seconds_computed", lambda pid: None)
+    worker = Worker.start(remote(Locked), heartbeat=0.3)
+    with pytest.raises(WorkerLostError):
+        worker.call("compute", 1.5)
+    worker.close()
+
+
+@pytest.mark.parametrize("fault", ["drop-request", "drop-reply"])
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_call_whose_message_is_lost_is_executed_once(box, fault: str, size: int):
+    happened = []
+
+    def faults(method: str, request: int) -> str | None:
+        if method == "grow" and request % 2:
+            happened.append(request)
+            return fault
+        return None
+
+    box.faults = faults
+    for count in range(1, 7):
+        array = np.full(size, count, np.float64)
+        total, back = box.call("grow", array)
+        assert (total, back.shape) == (count, (size,))
+        assert np.array_equal(back, 2 * array)
+    assert len(happened) == 3
+    box.faults = None
+    assert box.calls_executed == 6
+
+
+@pytest.mark.parametrize("fault", ["drop-request", "drop-reply"])
+def test_calls_behind_a_lost_message_keep_their_order(box, fault: str):
+    box.faults = lambda method, request: fault if request == 3 else None
+    pendings = [box.send("append", index) for index in range(10)]
+    assert [pending.result(timeout=60) for pending in pendings] == list(range(1, 11))
+    assert box.get("log") == list(range(10))
+    assert box.calls_executed == 10
+
+
+def test_control_a_worker_that_forgets_what_it_has_seen_executes_twice():
+    worker = Worker.start(remote(ForgetfulBox), name="trainer")
+    worker.faults = lambda method, request: "drop-reply" if request == 2 else None
+    worker.call("forget_requests")
+    worker.call("add", 1)
+    assert worker.get("total") == 2
+    worker.close()
+
+
+class ForgetfulBox(Box):
+    def forget_requests(self) -> None:
+        import gc
+
+        from steptrace.workers.serve import _Server
+
+        def again(server, frame):
+            server.calls.put((frame, server._buffers(frame)))
+
+        assert any(isinstance(found, _Server) for found in gc.get_objects())
+        _Server._again = again
+
+
+def test_an_answer_that_does_not_come_in_time_is_told_and_may_still_come(box):
+    pending = box.send("nap", 0.3)
+    with pytest.raises(WorkerTimeoutError, match=r"`nap`, request 1 was not answered within 0.01 s"):
+        pending.result(timeout=0.01)
+    assert pending.result(timeout=60) == 0.3
+    box.deadline = 0.01
+    with pytest.raises(WorkerTimeoutError):
+        box.call("nap", 0.3)
+
+
+def test_killing_a_worker_ends_the_wait_of_another_thread(box):
+    caught = []
+
+    def wait() -> None:
+        try:
+            box.call("nap", FOREVER)
+        except WorkerClosedError as error:
+            caught.append(error)
+
+    pending = box.send("nap", 0.01)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    pending.result()
+    while not box._link._open:
+        pass
+    box.kill()
+    thread.join(60)
+    assert "was closed: `nap` (request 2) has no answer" in caught[0].message
+
+
+def test_a_closed_worker_finishes_what_it_was_sent_and_takes_no_more(box):
+    pendings = [box.send("append", index) for index in range(20)]
+    box.close()
+    assert [pending.result() for pending in pendings] == list(range(1, 21))
+    with pytest.raises(WorkerClosedError, match="`add` cannot be called"):
+        box.call("add", 1)
+    box.close()
