@@ -4,13 +4,12 @@
 graph of the plan's events, without a clock. Loads without jax and numpy.
 """
 
-from steptrace.cost.autoschedule import Found, autoschedule
 from steptrace.cost.bound import Bound, bound_of
 from steptrace.cost.file import OTHER, SIZES, Costs, parse_costs, read_costs
 from steptrace.cost.judged import Judged, judged
-from steptrace.cost.memory import Held, bytes_of, memory_of
+from steptrace.cost.memory import Held, bytes_of, check_memory, memory_of, memory_over_time
 from steptrace.cost.period import Period, period_of
-from steptrace.cost.quantity import quantity, seconds_in_words
+from steptrace.cost.quantity import quantity, seconds_in_words, size_in_words
 from steptrace.cost.words import Part, bottleneck, critical, slack
 
 __all__ = [
@@ -18,22 +17,23 @@ __all__ = [
     "SIZES",
     "Bound",
     "Costs",
-    "Found",
     "Held",
     "Judged",
     "Part",
     "Period",
-    "autoschedule",
     "bottleneck",
     "bound_of",
     "bytes_of",
+    "check_memory",
     "critical",
     "judged",
     "memory_of",
+    "memory_over_time",
     "parse_costs",
     "period_of",
     "quantity",
     "read_costs",
     "seconds_in_words",
+    "size_in_words",
     "slack",
 ]

@@ -72,6 +72,19 @@ class Costs:
             )
         return self.durations()
 
+    def require_sizes(self) -> None:
+        """Refuses a file that does not say how large everything is that schedules hold.
+
+        Raises:
+          UnknownCostsError: it does not.
+        """
+        missing = [name for name in SIZES if name not in self.sizes]
+        if missing:
+            raise UnknownCostsError(
+                f"[sizes] in `{self.file}` has no {', '.join(missing)}, so nobody knows what a schedule holds",
+                help='say it for each: params = "2 GB"; "0 B" for what takes no room',
+            )
+
 
 def read_costs(path: str | Path) -> Costs:
     """The costs in a file.

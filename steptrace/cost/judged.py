@@ -8,7 +8,7 @@ from functools import cached_property
 
 from steptrace.cost.bound import Bound
 from steptrace.cost.file import Costs
-from steptrace.cost.memory import Held, memory_of
+from steptrace.cost.memory import Held, memory_of, memory_over_time
 from steptrace.cost.period import Period, period_of
 from steptrace.lower import lower
 from steptrace.motion import Schedule
@@ -61,7 +61,11 @@ class Judged:
 
     def memory(self, costs: Costs) -> tuple[Held, ...]:
         """What it holds in memory at most."""
-        return memory_of(self.run, costs.sizes)
+        return memory_of(self.run, costs.sizes, self.schedule.program)
+
+    def memory_over_time(self, costs: Costs) -> dict[str, tuple[tuple[float, float], ...]]:
+        """What it holds over the time of the run, by whose memory it is: moments, with the bytes from then on."""
+        return memory_over_time(self.run, costs.sizes)
 
     def _mean(self, by_step: dict[int, float]) -> float:
         """The mean over a turn that has settled."""

@@ -49,3 +49,11 @@ def seconds_in_words(seconds: float) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.4g} {unit}"
     return f"{seconds * 1e9:.4g} ns" if seconds else "0 s"
+
+
+def size_in_words(size: float) -> str:
+    """Bytes with the unit that suits them: ``4.2 GB``, ``100 MB``, ``0 B``."""
+    for unit in ("TB", "GB", "MB", "kB"):
+        if size >= _SIZES[unit]:
+            return f"{size / _SIZES[unit]:.4g} {unit}"
+    return f"{size:.4g} B"

@@ -62,3 +62,19 @@ class NoPeriodError(SteptraceError):
     """
 
     code = "ST333"
+
+
+class OverMemoryError(SteptraceError):
+    """A schedule holds more in memory than it may.
+
+    What is held for different reasons counts together: steps on the host, a copy of the parameters for a weight sync, a
+    snapshot for a checkpoint, a micro-batch that is shipped ahead. With other times they may meet, even if they do not
+    with those of the cost file. Only a budget in the schedule keeps copies apart.
+
+        steptrace plan 'grpo{staleness=1}' -p take-ahead --costs=costs.toml --memory='1 GB'       # error[ST334]
+
+    Ways out: `memory-budget{copies=1}` lets weight sync and checkpoint take turns; leave out the pass that holds what
+    is named; allow more memory.
+    """
+
+    code = "ST334"

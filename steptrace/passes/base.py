@@ -14,7 +14,6 @@ from steptrace.diag.motion import PassDeclinedError
 from steptrace.motion import Schedule
 from steptrace.motion.proof import BrokenEdge
 
-
 _WORD = re.compile(r"[\w.+-]+")
 
 
@@ -46,6 +45,15 @@ class Partial(Pass, Protocol):
 
     def left(self, schedule: Schedule) -> Iterable[PassDeclinedError]:
         """What the pass leaves where it is, of a schedule that it can be applied to; one refusal for each reason."""
+        ...
+
+
+@runtime_checkable
+class Telling(Pass, Protocol):
+    """A pass that has something to say of what it came to, beside its motions."""
+
+    def told(self, schedule: Schedule) -> tuple[Schedule, str]:
+        """The schedule with the pass applied, and what there is to say; raises what `run` does."""
         ...
 
 

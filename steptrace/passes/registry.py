@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from steptrace.passes.async_checkpoint import AsyncCheckpoint
 from steptrace.passes.async_weight_sync import AsyncWeightSync
+from steptrace.passes.autoschedule import Autoschedule
 from steptrace.passes.base import Pass
 from steptrace.passes.dce import Dce
 from steptrace.passes.defer_metrics import DeferMetrics
@@ -15,6 +16,7 @@ from steptrace.passes.fuse_update import FuseUpdate
 from steptrace.passes.memory_budget import MemoryBudget
 from steptrace.passes.one_step_off import OneStepOff
 from steptrace.passes.pipeline_micro_batches import PipelineMicroBatches
+from steptrace.passes.place import Place
 from steptrace.passes.release_buffers import ReleaseBuffers
 from steptrace.passes.replay import Replay
 from steptrace.passes.select_logps_head import SelectLogpsHead
@@ -30,6 +32,7 @@ PASSES: Mapping[str, type[Pass]] = MappingProxyType(
         for cls in (
             AsyncCheckpoint,
             AsyncWeightSync,
+            Autoschedule,
             Dce,
             DeferMetrics,
             DeferUpdate,
@@ -37,6 +40,7 @@ PASSES: Mapping[str, type[Pass]] = MappingProxyType(
             MemoryBudget,
             OneStepOff,
             PipelineMicroBatches,
+            Place,
             ReleaseBuffers,
             Replay,
             SelectLogpsHead,

@@ -18,7 +18,7 @@ class Remark:
     """One thing that a pass did or left.
 
     Attributes:
-      kind: ``applied`` or ``missed``.
+      kind: ``applied``, ``missed``, or ``found`` for what a pass has to say of what it came to.
       pass_name: name of the pass.
       op: id of the op it is about, ``""`` for the program.
       message: one sentence.
@@ -29,7 +29,7 @@ class Remark:
       help: the way out.
     """
 
-    kind: Literal["applied", "missed"]
+    kind: Literal["applied", "missed", "found"]
     pass_name: str
     op: str
     message: str
@@ -41,8 +41,8 @@ class Remark:
 
     def __str__(self) -> str:
         """The remark as text; one that was left with the lines it speaks of, and the way out."""
-        if self.kind == "applied":
-            return f"applied {self.pass_name}: {self.message}" + (f"  ({place_of(self.loc)})" if self.loc else "")
+        if self.kind != "missed":
+            return f"{self.kind} {self.pass_name}: {self.message}" + (f"  ({place_of(self.loc)})" if self.loc else "")
         headline = f"missed[{self.code}] {self.pass_name}: {self.message}"
         return laid_out(headline, loc=self.loc, notes=self.notes, help=self.help)
 
@@ -69,3 +69,8 @@ def missed(pass_name: str, error: SteptraceError) -> Remark:
     edge = error.__cause__.edge if isinstance(error.__cause__, BrokenEdge) else None
     op = edge.after if edge else ""
     return Remark("missed", pass_name, op, error.message, edge, error.loc, error.code, error.notes, error.help)
+
+
+def found(pass_name: str, message: str) -> Remark:
+    """The remark of what a pass has to say."""
+    return Remark("found", pass_name, "", message)

@@ -45,7 +45,11 @@ def test_the_figures_of_a_schedule(capsys, costs):
     assert plain["period_s"] == 1 + 30 + 4 + 3
     assert plain["bound_s"] == 34
     assert plain["idle"]["step_s"] == pytest.approx(4)
-    assert plain["memory"] == {"bytes": 1e9, "held": {"batch": {"most": 1, "bytes": 1e9}}}
+    assert plain["memory"] == {
+        "bytes": 1e9,
+        "held": {"batch": {"most": 1, "bytes": 1e9, "where": "host"}},
+        "peak_bytes": {"host": 1e9},
+    }
     pipelined = told(capsys, PROGRAM, "-p", "pipelined-boundary", costs, "--micro-batches=3")
     assert pipelined["period_s"] == 34
     assert pipelined["over_bound"] == 1
@@ -90,7 +94,7 @@ def test_a_search_keeps_within_the_memory(capsys, costs):
 
 def test_a_table_over_settings(capsys, costs):
     found = told(capsys, PROGRAM, costs, "--sweep", "staleness=0..1", "micro_batches=2,3")["sweep"]
-    assert [(row["staleness"], row["micro_batches"]) for row in found] == [(0, "2"), (0, "3"), (1, "2"), (1, "3")]
+    assert [(row["staleness"], row["micro_batches"]) for row in found] == [(0, 2), (0, 3), (1, 2), (1, 3)]
     assert [row["period_s"] for row in found] == [28, 38, 28, 38]
 
 
@@ -101,7 +105,7 @@ def test_a_table_over_settings(capsys, costs):
         (["grpo", "COSTS"], 2, "say how many micro-batches"),
         (["grpo", "COSTS", "--micro-batches=0"], 2, "numbers from 1 on"),
         (["grpo", "COSTS", "--micro-batches=2", "--sweep=staleness"], 2, "is no setting"),
-        (["grpo", "COSTS", "--micro-batches=2", "--memory=1 GB"], 2, "give `--auto` too"),
+        (["grpo", "COSTS", "--micro-batches=2", "--memory=1 MB"], 1, "error[ST334]"),
         (["grpo", "COSTS", "--micro-batches=2", "--auto", "--memory=1"], 2, "one is written"),
         (["grpo", "--costs=no.toml"], 1, "error[ST330]"),
     ],

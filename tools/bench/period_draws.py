@@ -25,6 +25,20 @@ TRAIN_STEPS = "train steps"
 ONE_IN = 25
 """One of so many draws is a train step; each takes as long as many of the others."""
 
+PASSES = (
+    "async-checkpoint",
+    "async-weight-sync",
+    "defer-metrics",
+    "fuse-update",
+    "pipeline-micro-batches",
+    "send-ahead",
+    "stage-after-update",
+    "stage-before-update",
+    "stream-micro-batches",
+    "take-ahead{depth=1}",
+)
+"""The passes that are drawn for train steps."""
+
 STEPS = (32, 96, 320, 960)
 """How long runs are, until one has settled."""
 
@@ -143,14 +157,13 @@ def drawn_schedule(rng: Random, stratum: str) -> tuple[Program, Plan] | None:
 
 def drawn_train_step(rng: Random) -> tuple[Program, Plan] | None:
     """A built-in program under random passes, and its plan."""
-    from steptrace.cost.autoschedule import SINGLE
     from steptrace.lang.reference import resolve
     from steptrace.lower import lower
     from steptrace.passes import run_pipeline
 
     name = rng.choice(("grpo", "rloo", "dr_grpo", "grpo_stream"))
     source = resolve(f"{name}{{staleness={rng.choice((0, 1, 1, 2))},save_every={rng.choice((1, 2, 3))}}}")
-    passes = rng.sample([*SINGLE, "take-ahead{depth=1}"], rng.randint(1, 5))
+    passes = rng.sample(PASSES, rng.randint(1, 5))
     named = rng.choice(("pipelined-boundary", "pipelined-boundary-unstaged", "async-everything", ",".join(passes)))
     schedule = run_pipeline(source, named).schedule
     if schedule.program == source:

@@ -19,6 +19,7 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "pipeline", "", "passes, or a named pipeline, in their order", short_name="p", flag_values=values
     )
+    flags.DEFINE_string("costs", "", "a TOML file: how long ops take, for `autoschedule`", flag_values=values)
     flags.DEFINE_enum(
         "view",
         "text",
@@ -39,10 +40,11 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     from steptrace.lang.reference import resolve
 
     from ..output import write_text
+    from ..with_costs import with_costs
 
     if not values.pipeline:
         raise UsageError(f"`opt` needs a pipeline: opt {operands[0]} -p pipelined-boundary")
-    result = _applied(resolve(operands[0]), values.pipeline)
+    result = _applied(resolve(operands[0]), with_costs(values.pipeline, values.costs))
     _show(result, values)
     if values.dump:
         _write_dumps(result, values.dump)
@@ -97,7 +99,7 @@ def _show(result: PipelineResult, values: flags.FlagValues) -> None:
             print(f"# after {text}\n{program}", end="", file=sys.stderr)
     used = {remark.pass_name for remark in result.remarks if remark.kind == "applied"}
     for remark in result.remarks:
-        if values.remarks:
+        if values.remarks or remark.kind == "found":
             print(remark, file=sys.stderr)
         elif remark.kind == "missed":
             how = "did a part" if remark.pass_name in used else "declined"
@@ -143,6 +145,7 @@ crash can be seen again.""",
         ("opt grpo -p take-ahead{depth=1},defer-metrics --remarks", "passes with options, and what became of them"),
         ("dump grpo | steptrace opt - -p defer-metrics --view=grid", "standard input; lanes over time"),
         ("opt 'grpo{staleness=1}' -p pipelined-boundary --emit=py -o fast.py", "a Python loop with a function a lane"),
+        ("opt 'grpo{staleness=1}' -p autoschedule --costs=costs.toml", "the fastest that is found, and its pipeline"),
         ("opt grpo -p defer-metrics --print-after=all --time", "the schedule after each pass, and how long each took"),
     ),
     run=_run,

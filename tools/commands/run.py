@@ -16,6 +16,7 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("out", None, "folder for all that is written; one below runs/", flag_values=values)
     flags.DEFINE_bool("resume", False, "go on from the last checkpoint in the folder", flag_values=values)
     flags.DEFINE_string("pipeline", "", "passes to apply, in their order", short_name="p", flag_values=values)
+    flags.DEFINE_string("costs", "", "a TOML file: how long ops take, for `autoschedule`", flag_values=values)
     flags.DEFINE_string("against", "", "of a schedule, the program it was derived from", flag_values=values)
     flags.DEFINE_string("target", "inline", "what the program is lowered to", flag_values=values)
     flags.DEFINE_string("control", "", "break one thing on purpose: shuffled-rewards", flag_values=values)
@@ -35,7 +36,10 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
         raise UsageError("standard input is read once: name the source by a file, a name or module:function")
     from steptrace.run.job import JobConfig, run_job
 
-    config = JobConfig(program=operands[0], **{name: values[name].value for name in values if len(name) > 1})
+    from ..with_costs import with_costs
+
+    given = {name: values[name].value for name in values if len(name) > 1 and name != "costs"}
+    config = JobConfig(program=operands[0], **{**given, "pipeline": with_costs(values.pipeline, values.costs)})
     summary = run_job(config)
     if values.json:
         print(json.dumps(summary))

@@ -1,0 +1,146 @@
+"""Tables and plots over settings: `steptrace plan PROGRAM --sweep`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import escape
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from .command import UsageError
+from .table import aligned
+
+if TYPE_CHECKING:
+    from steptrace.cost import Costs, Judged
+
+Judge = Callable[[str, list[int] | None], "tuple[Judged, str]"]
+"""Judges a program by its name, with its counts of micro-batches or those of the command; gives its pipeline too."""
+
+FIGURES = ("period_s", "idle_s", "memory_bytes", "staleness")
+"""What is plotted of each row."""
+
+
+def settings_of(text: str) -> dict[str, list[str]]:
+    """The settings of a sweep: ``staleness=0..4 micro_batches=4,8,16``.
+
+    Raises:
+      UsageError: a word of it is no setting.
+    """
+    found: dict[str, list[str]] = {}
+    for word in text.split():
+        match = re.fullmatch(r"([a-z_]+)=(?:(\d+)\.\.(\d+)|([\w.]+(?:,[\w.]+)*))", word)
+        if match is None:
+            raise UsageError(f"--sweep: `{word}` is no setting; one is staleness=0..4 or micro_batches=4,8,16")
+        first, last, several = match[2], match[3], match[4]
+        found[match[1]] = several.split(",") if several else [str(n) for n in range(int(first), int(last) + 1)]
+        if match[1] == "micro_batches" and not all(re.fullmatch(r"[1-9]\d*", one) for one in found[match[1]]):
+            raise UsageError(f"--sweep: `{word}`: numbers of micro-batches, from 1 on")
+    return found
+
+
+def with_parameters(name: str, more: dict[str, str]) -> str:
+    """A program's name with more parameters."""
+    if not more:
+        return name
+    base, _, inside = name.partition("{")
+    own = dict(pair.split("=", 1) for pair in inside.rstrip("}").split(",") if "=" in pair)
+    return f"{base}{{{','.join(f'{key}={value}' for key, value in {**own, **more}.items())}}}"
+
+
+def sweep(name: str, settings: dict[str, list[str]], costs: Costs, judge: Judge) -> list[dict[str, Any]]:
+    """What is said of a schedule under each combination of settings; what is refused has the reason instead."""
+    from steptrace.diag.base import SteptraceError
+
+    from .plan_facts import facts_of
+
+    rows = []
+    for chosen in product(*settings.values()):
+        row: dict[str, Any] = dict(zip(settings, chosen, strict=True))
+        counts = [int(row["micro_batches"])] if "micro_batches" in row else None
+        parameters = {key: value for key, value in row.items() if key != "micro_batches"}
+        try:
+            found, used = judge(with_parameters(name, parameters), counts)
+            facts = facts_of(found, costs)
+            row |= {key: facts[key] for key in ("period_s", "bound_s", "over_bound", "staleness")}
+            row |= {"micro_batches": facts["micro_batches"], "idle_s": facts["idle"]["step_s"]}
+            row |= {"memory_bytes": facts["memory"]["bytes"], "pipeline": used}
+        except SteptraceError as error:
+            row["refused"] = f"{error.code}: {error.message}"
+        rows.append(row)
+    return rows
+
+
+def sweep_table(rows: list[dict[str, Any]]) -> str:
+    """The rows of a sweep to be read."""
+    from steptrace.cost import seconds_in_words, size_in_words
+
+    def shown(key: str, value: object) -> str:
+        if isinstance(value, float) and key.endswith("_s"):
+            return seconds_in_words(value)
+        if isinstance(value, float) and key.endswith("_bytes"):
+            return size_in_words(value)
+        return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return aligned([keys, *([shown(key, row.get(key, "")) for key in keys] for row in rows)])
+
+
+def sweep_plot(rows: list[dict[str, Any]], settings: dict[str, list[str]], *, width: int = 40) -> str:
+    """The rows of a sweep as bars, for a terminal: a block for each figure, as long as its share of the largest."""
+    from steptrace.cost import seconds_in_words, size_in_words
+
+    words: dict[str, Callable[[float], str]] = {"memory_bytes": size_in_words, "staleness": lambda n: f"{n:g}"}
+    blocks = []
+    for figure in FIGURES:
+        known = [row[figure] for row in rows if row.get(figure) is not None]
+        largest = max(known, default=0)
+        if not known:
+            continue
+        bars = []
+        for row in rows:
+            value = row.get(figure)
+            bar = "#" * round(width * value / largest) if value is not None and largest else ""
+            said = (
+                "refused" if "refused" in row else "" if value is None else words.get(figure, seconds_in_words)(value)
+            )
+            bars.append((setting_of(row, settings), bar.ljust(width), said))
+        blocks.append(f"{figure.rpartition('_')[0] or figure}\n{aligned(bars, indent=2)}")
+    return "\n\n".join(blocks)
+
+
+def setting_of(row: dict[str, Any], settings: dict[str, list[str]]) -> str:
+    """The combination of settings that a row is of."""
+    return " ".join(f"{key}={row[key]}" for key in settings)
+
+
+def sweep_svg(rows: list[dict[str, Any]], settings: dict[str, list[str]], title: str) -> str:
+    """The rows of a sweep as a page of bars in SVG: no script, no font and no file from elsewhere."""
+    from steptrace.cost import seconds_in_words, size_in_words
+
+    words: dict[str, Callable[[float], str]] = {"memory_bytes": size_in_words, "staleness": lambda n: f"{n:g}"}
+    parts, top = [f'<text x="16" y="26" class="title">{escape(title)}</text>'], 52
+    for figure in FIGURES:
+        known = [row[figure] for row in rows if row.get(figure) is not None]
+        if not known:
+            continue
+        parts.append(f'<text x="16" y="{top}" class="head">{figure.rpartition("_")[0] or figure}</text>')
+        for row in rows:
+            top += 20
+            value, largest = row.get(figure), max(known)
+            length = 380 * value / largest if value is not None and largest else 0.0
+            said = (
+                "refused" if "refused" in row else "" if value is None else words.get(figure, seconds_in_words)(value)
+            )
+            parts.append(f'<text x="16" y="{top}">{escape(setting_of(row, settings))}</text>')
+            parts.append(f'<rect x="250" y="{top - 11}" width="{length:.1f}" height="13" class="bar"/>')
+            parts.append(f'<text x="{256 + length:.1f}" y="{top}">{escape(said)}</text>')
+        top += 36
+    style = (
+        "text{font:12px sans-serif;fill:#222}.title{font-size:15px;font-weight:bold}.head{font-weight:bold}"
+        ".bar{fill:#3b76c4}.back{fill:#fff}"
+        "@media(prefers-color-scheme:dark){text{fill:#ddd}.bar{fill:#6ea0e6}.back{fill:#1b1b1f}}"
+    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {top}" width="760" height="{top}">'
+    back = f'<rect class="back" width="760" height="{top}"/>'
+    return "\n".join([head, f"<style>{style}</style>", back, *parts, "</svg>"]) + "\n"
