@@ -16,12 +16,16 @@ from steptrace.diag.cost import CostFileError, CostValueError, UnknownCostsError
 from steptrace.diag.loc import Loc
 from steptrace.ir import Program
 from steptrace.simulate import Cost, Durations
+from steptrace.simulate.durations import FREE
 
 OTHER = "other"
 """The table whose cost is that of all ops without one."""
 
 SIZES = ("params", "optimizer", "batch", "micro_batch")
 """What may have a size: the parameters, the optimizer state, a step's groups on the host, a micro-batch."""
+
+FIRST = "first"
+"""The table below an op's whose cost is that of the step's first micro-batch."""
 
 _TIMES = ("issue", "work", "ship")
 
@@ -36,6 +40,7 @@ class Costs:
       sizes: bytes of what is held in memory, by name (see `SIZES`).
       micro_batches: how many a step of the cell has; None where the file does not say.
       file: its name.
+      firsts: the cost of an op for a step's first micro-batch, where the file says another.
     """
 
     ops: Mapping[str, Cost]
@@ -43,10 +48,11 @@ class Costs:
     sizes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     micro_batches: int | None = None
     file: str = "<costs>"
+    firsts: Mapping[str, Cost] = field(default_factory=lambda: MappingProxyType({}))
 
     def durations(self) -> Durations:
         """For `steptrace.simulate` and for periods."""
-        return Durations(self.ops) if self.other is None else Durations(self.ops, self.other)
+        return Durations(self.ops, FREE if self.other is None else self.other, firsts=self.firsts)
 
     def unknown(self, source: Program) -> tuple[str, ...]:
         """The ops of a program, as it is written, that the file says nothing of."""
@@ -125,13 +131,20 @@ class _Reader:
             name: self.link(name, self.table(tables["links"], ("links",), name)) for name in self.names(tables, "links")
         }
         ops = {
-            name: self.op(name, self.table(tables["ops"], ("ops",), name), links) for name in self.names(tables, "ops")
+            name: self.op(("ops", name), self.table(tables["ops"], ("ops",), name), links)
+            for name in self.names(tables, "ops")
+        }
+        firsts = {
+            name: self.op(("ops", name, FIRST), self.table(tables["ops"][name], ("ops", name), FIRST), links)
+            for name in ops
+            if FIRST in tables["ops"][name]
         }
         sizes = self.table(tables, (), "sizes") if "sizes" in tables else {}
         self.keys(sizes, SIZES, ("sizes",))
         found = {name: self.number(sizes, name, "size", ("sizes",)) for name in sizes}
         other = ops.pop(OTHER, None)
-        return Costs(MappingProxyType(ops), other, MappingProxyType(found), self.cell(tables), self.file)
+        sized, first = MappingProxyType(found), MappingProxyType(firsts)
+        return Costs(MappingProxyType(ops), other, sized, self.cell(tables), self.file, first)
 
     def cell(self, tables: Mapping[str, Any]) -> int | None:
         cell = self.table(tables, (), "cell") if "cell" in tables else {}
@@ -152,10 +165,10 @@ class _Reader:
         latency = self.number(table, "latency", "time", at) if "latency" in table else 0.0
         return lambda size: latency + size / bandwidth
 
-    def op(self, name: str, table: Mapping[str, Any], links: Mapping[str, Callable[[float], float]]) -> Cost:
-        at = ("ops", name)
-        self.keys(table, (*_TIMES, "bytes", "link"), at)
-        if not table:
+    def op(self, at: tuple[str, ...], table: Mapping[str, Any], links: Mapping[str, Callable[[float], float]]) -> Cost:
+        name = ".".join(at[1:])
+        self.keys(table, (*_TIMES, "bytes", "link", *([FIRST] if len(at) == 2 else [])), at)
+        if not table.keys() - {FIRST}:
             raise self.error(CostFileError, f"`{name}` has no cost: say what takes no time too", at)
         issue, work, ship = (self.number(table, key, "time", at) if key in table else 0.0 for key in _TIMES)
         if "bytes" in table:

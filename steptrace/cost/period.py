@@ -94,7 +94,7 @@ def period_of(
       NoPeriodError: the lanes lock up, or nothing repeats itself within the steps that are looked at.
     """
     counts = (micro_batches,) if isinstance(micro_batches, int) else tuple(micro_batches)
-    durations = Durations(durations.costs, durations.other)
+    durations = Durations(durations.costs, durations.other, firsts=durations.firsts)
     plan, _ = fitted(plan, plan.target.capabilities | capabilities_of(VirtualTrainer()))
     most = _fixed(plan, durations, max(counts), flags)
     if min(counts) == max(counts):

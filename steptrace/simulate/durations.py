@@ -81,22 +81,28 @@ class Durations:
       costs: by id or kind.
       other: the cost of what is not among them.
       varying: changes the cost of single instances; None for none.
+      firsts: by id or kind, the costs for the step's first micro-batch, where those are others.
     """
 
     costs: Mapping[str, Cost] = field(default_factory=lambda: MappingProxyType({}))
     other: Cost = FREE
     varying: Varying | None = None
+    firsts: Mapping[str, Cost] = field(default_factory=lambda: MappingProxyType({}))
 
     def of(self, op: Op, step: int, micro: int = 0) -> Cost:
         """The cost of an instance."""
-        cost = self.costs[op.id] if op.id in self.costs else self.kind(op.kind)
+        costs = {**self.costs, **self.firsts} if self.firsts and not micro else self.costs
+        cost = costs[op.id] if op.id in costs else self._kind(op.kind, costs)
         return cost if self.varying is None else self.varying(op, step, micro, cost)
 
     def kind(self, name: str) -> Cost:
         """The cost of a kind of op."""
-        if name in self.costs:
-            return self.costs[name]
+        return self._kind(name, self.costs)
+
+    def _kind(self, name: str, costs: Mapping[str, Cost]) -> Cost:
+        if name in costs:
+            return costs[name]
         if name in PARTS:
             whole, part = PARTS[name]
-            return part(self.costs.get(whole, self.other))
+            return part(costs.get(whole, self.other))
         return self.other
