@@ -164,13 +164,13 @@ class _Unrolled:
         resource = self.reference.resource_table().get(edge.what.partition("[")[0])
         ordered = resource is not None and resource.kind not in (ResourceKind.FIFO, ResourceKind.CHANNEL)
         if sends(rows[1]) and ordered:
-            return 1, 1, self._cost(after, 0, 0).work_s
+            return 1, 1, min(self._cost(after, 0, micro).work_s for micro in (0, 1))
         return (1 if edge.from_event == "done" else 0), 0, 0.0
 
     def _cost(self, op: Op, step: int, micro: int) -> Cost:
         """What an instance takes at least, whatever stands for it."""
         kinds = (*STANDS_FOR.get(op.kind, ()), *(FIRST_STANDS_FOR.get(op.kind, ()) if micro == 0 else ()))
-        cost = self.durations.of(op, step)
+        cost = self.durations.of(op, step, micro)
         return replace(cost, work_s=min([cost.work_s, *(self.durations.kind(kind).work_s for kind in kinds)]))
 
     def _whole(self, id: str, step: int, micro: int) -> float:

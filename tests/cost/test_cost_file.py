@@ -111,3 +111,18 @@ def test_control_a_cost_for_all_others_covers_them():
 
 def test_seconds_in_words():
     assert [seconds_in_words(one) for one in (98.58, 0.012, 0.0, 3e-6)] == ["98.58 s", "12 ms", "0 s", "3 us"]
+
+
+def test_the_first_micro_batch_may_have_a_cost_of_its_own():
+    text = '[ops.fwd_bwd]\nissue = "1 s"\nwork = "2 s"\n[ops.fwd_bwd.first]\nissue = "5 s"\nwork = "3 s"\n'
+    durations = parse_costs(text).durations()
+    op = next(op for op in resolve("grpo").ops() if op.kind == "fwd_bwd")
+    assert durations.of(op, 0, 0) == Cost(5.0, 3.0)
+    assert durations.of(op, 0, 1) == Cost(1.0, 2.0)
+    assert durations.kind("fwd_bwd_staged") == Cost(work_s=2.0)
+
+
+@pytest.mark.parametrize("text", ['[ops.a]\nwork = "1 s"\n[ops.a.first]\n', '[ops.a.first]\nwork = "1 s"\n'])
+def test_a_first_micro_batch_needs_a_cost_beside_that_of_the_others(text: str):
+    with pytest.raises(SteptraceError, match="has no cost"):
+        parse_costs(text)
