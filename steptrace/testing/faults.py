@@ -69,7 +69,7 @@ class Fault:
     """A fault.
 
     Attributes:
-      op: id of the op, or its kind: then the first op of that kind that comes.
+      op: id of the op; where there is none of that id, a kind: then the first op of that kind that comes.
       step: the step; -1 for what stands before step 0.
       micro: the micro-batch, for ops in a loop over them; None for the first that comes.
       kind: what happens.
@@ -97,12 +97,6 @@ class Fault:
         micro = "" if self.micro is None else f", micro-batch {self.micro}"
         return f"{self.kind}{' behind' if self.behind else ''} at `{self.op}` of step {self.step}{micro}"
 
-    def fits(self, at: At) -> bool:
-        """Whether an instance of an op is the one."""
-        return (
-            at.step == self.step and self.op in (at.op.id, at.op.kind) and (self.micro is None or self.micro == at.item)
-        )
-
 
 class Faults:
     """Faults to be given to a run, ``around=[faults]``; safe to use from its lanes.
@@ -124,6 +118,7 @@ class Faults:
         self._may_miss = may_miss
         self._told = told
         self._left = list(self.faults)
+        self._ids: frozenset[str] = frozenset()
         self._taking = threading.Lock()
         self._released = threading.Event()
 
@@ -142,7 +137,8 @@ class Faults:
         Raises:
           UnknownFaultOpError: a fault names an op that the run does not have.
         """
-        known = {name for call in _calls(session.plan) for name in (call.op.id, call.op.kind)}
+        self._ids = frozenset(call.op.id for call in _calls(session.plan))
+        known = {*self._ids, *(call.op.kind for call in _calls(session.plan))}
         for fault in self.faults:
             if fault.op not in known:
                 raise UnknownFaultOpError(
@@ -175,11 +171,15 @@ class Faults:
     def _due(self, at: At) -> Fault | None:
         """The fault of an instance, taken off the list."""
         with self._taking:
-            fault = next((fault for fault in self._left if fault.fits(at)), None)
+            fault = next((fault for fault in self._left if self._fits(fault, at)), None)
             if fault is not None:
                 self._left.remove(fault)
                 self.met.append(fault)
             return fault
+
+    def _fits(self, fault: Fault, at: At) -> bool:
+        named = at.op.id if fault.op in self._ids else at.op.kind
+        return (named, at.step) == (fault.op, fault.step) and fault.micro in (None, at.item)
 
     def _happen(self, fault: Fault, rule: Rule, run: Session, at: At, operands: tuple[Any, ...]) -> Any:
         if fault.kind in ("lost-before", "lost-after"):

@@ -1,4 +1,17 @@
 """The benchmarks, one module each, made like the subcommands: `COMMAND` says what it is."""
 
-NAMES = ("phases", "resume", "soundness", "mutants", "compile", "period", "boundary", "overhead", "logps")
+NAMES = (
+    "phases",
+    "resume",
+    "soundness",
+    "mutants",
+    "compile",
+    "period",
+    "autoschedule",
+    "boundary",
+    "overhead",
+    "logps",
+    "faults",
+    "crashes",
+)
 """The benchmarks, in the order of the help page."""
