@@ -74,7 +74,8 @@ def built(bind: Mapping[str, Any]) -> dict[str, Any]:
 def hosted(bind: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The parts, with each `Remote` of `HOSTED` in a worker of its own, and any other one made in this process.
 
-    Runs that are given these parts use the same workers one after another: what they have compiled, they keep.
+    Runs that are given these parts use the same workers one after another: what they have compiled, they keep. Behind a
+    run that has failed, `renew` lets the parts be called again.
 
     At the end every call is waited for, and the workers are closed; on a failure they are closed at once.
 
@@ -101,6 +102,16 @@ def hosted(bind: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         _at_once([worker.kill for worker in workers.values()])
         raise
     _at_once([worker.close for worker in workers.values()])
+
+
+def renew(parts: Mapping[str, Any]) -> None:
+    """Forget what has failed in the parts' processes, and what they have set aside: they can be set back, and called.
+
+    A run does so at its beginning, and ``restore_checkpoint`` of a trainer does.
+    """
+    for part in parts.values():
+        if isinstance(part, RemotePart):
+            line_of(part).renew()
 
 
 def _at_once(endings: Sequence[Callable[[], None]]) -> None:

@@ -103,10 +103,10 @@ class Line:
             self._open.append(_Issued(pending, words, here()))
 
     def settle(self) -> None:
-        """Wait for every call that is on its way; raises the first failure."""
-        while self._open:
-            self._wait_for_oldest()
-        self._check()
+        """Wait for every call that is on its way; raises the first failure that nobody has seen."""
+        if self._failure is None:
+            while self._open:
+                self._wait_for_oldest()
 
     def renew(self) -> None:
         """Forget a failure, and what the part's process has kept: what is behind it is void."""

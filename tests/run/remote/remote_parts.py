@@ -41,21 +41,21 @@ class Patient(StagingTrainer):
 
 
 class Failing(Patient):
-    """Fails in a way, once, at a call for a step (of a micro-batch: the first one).
+    """Fails in a way, once, at a call for a step.
 
     Args:
-      verb: the method.
+      verb: the method; "" for none.
       step: the step.
       way: "raise", "lost", "kill" or "hang".
     """
 
-    def __init__(self, verb, step, way):
+    def __init__(self, verb="", step=0, way=""):
         super().__init__()
         self.fails, self.step, self.way = verb, step, way
 
-    def reset(self):
-        """It fails no more."""
-        self.__init__("", 0, "")
+    def arm(self, verb, step, way="raise"):
+        """As new, to fail so."""
+        self.__init__(verb, step, way)
 
     def fwd_bwd(self, micro_batch, **how):
         self._fail("fwd_bwd", micro_batch.step)
@@ -69,10 +69,6 @@ class Failing(Patient):
         self._fail("update", self.applied)
         super().update()
 
-    def get_metrics(self):
-        self._fail("get_metrics", self.applied - 1)
-        return super().get_metrics()
-
     def _fail(self, verb, step):
         if (verb, step) == (self.fails, self.step):
             self.fails = ""
@@ -82,29 +78,41 @@ class Failing(Patient):
 class FailingRollout(HashRollout):
     """A rollout that fails once, in ``generate`` or ``apply_weights``, at a version."""
 
-    def __init__(self, verb, version, way="raise"):
+    def __init__(self, verb="", version=0, way="raise"):
         super().__init__()
+        self.arm(verb, version, way)
+
+    def arm(self, verb, version, way="raise"):
+        """To fail so."""
         self.fails, self.version, self.way = verb, version, way
 
     def generate(self, prompts, samples, *, version, key):
-        if (self.fails, version) == ("generate", self.version):
-            fail(self.way)
+        self._fail("generate", version)
         return super().generate(prompts, samples, version=version, key=key)
 
     def apply_weights(self, weights, version):
-        if (self.fails, version) == ("apply_weights", self.version):
-            fail(self.way)
+        self._fail("apply_weights", version)
         super().apply_weights(weights, version)
+
+    def _fail(self, verb, version):
+        if (verb, version) == (self.fails, self.version):
+            self.fails = ""
+            fail(self.way)
 
 
 class FailingReference(HalfReference):
-    """A reference that fails at a step."""
+    """A reference that fails once, at a step; -1 for none."""
 
-    def __init__(self, step, way="raise"):
+    def __init__(self, step=-1, way="raise"):
+        self.arm("logps", step, way)
+
+    def arm(self, verb, step, way="raise"):
+        """To fail so."""
         self.step, self.way = step, way
 
     def logps(self, micro_batch):
         if micro_batch.step == self.step:
+            self.step = -1
             fail(self.way)
         return super().logps(micro_batch)
 
@@ -165,7 +173,7 @@ def fail(way):
     if way == "raise":
         raise ZeroDivisionError("what was asked for")
     if way == "lost":
-        raise ConnectionResetError("what was asked for")
+        raise TimeoutError("what was asked for")
     if way == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if way == "hang":

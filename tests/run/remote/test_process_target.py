@@ -62,6 +62,7 @@ def test_what_is_staged_is_run_staged(workers):
     assert workers["trainer"].ran_staged >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("altered", [Dropping, Swapping])
 def test_control_a_worker_that_trains_otherwise_is_seen(altered):
     made = run(bind(trainer=remote(altered)), 2, target="process")  # so that nothing is sampled with other weights
@@ -118,6 +119,7 @@ def test_a_part_that_cannot_be_made_says_which():
     assert children() == before
 
 
+@pytest.mark.slow
 def test_a_part_that_the_program_does_not_call_is_not_made():
     made = steptrace.run(no_reference, bind(reference=remote(broken_factory)), steps=2, target="process")
     assert made.steps == 2
@@ -143,6 +145,7 @@ def test_no_process_is_left_behind_a_run():
     assert children() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_no_process_is_left_behind_a_run_that_ends_early(error):
     class Ends:
@@ -167,12 +170,14 @@ def test_an_emitted_loop_runs_on_processes(workers):
         space["run"](hash_parts(), 4, target="process")
 
 
+@pytest.mark.slow
 def test_one_worker_for_a_part_of_two_roles():
     both = remote(Both)
     made = run(bind(trainer=both, reference=both), target="process")
     assert digests(made) == digests(run(bind()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("inline", "process"), ("process", "inline")])
 def test_a_run_that_is_saved_on_one_target_goes_on_on_the_other(tmp_path, first, second):
     program = 'grpo{prompts=4, samples=3, staleness=1, saves="may_fail_late", save_every=2}'
