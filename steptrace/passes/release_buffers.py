@@ -68,9 +68,7 @@ class ReleaseBuffers:
     def _too_small(self, schedule: Schedule, error: SteptraceError) -> RingTooSmallError:
         """The refusal, with what is needed and what there is."""
         needed = next((size for size in range(self.ring + 1, _MOST_BUFFERS) if _fits(schedule, size)), _MOST_BUFFERS)
-        message = (
-            f"{needed} micro-batches have to lie in buffers at a time, and a ring of {self.ring} has no room for them"
-        )
+        message = f"{needed} buffers have to be in use at a time, and the ring has {self.ring}"
         help = f"a larger ring: {self.name}{{ring={needed}}}; or leave out the pass that prepares a micro-batch ahead"
         return RingTooSmallError(message, loc=error.loc, notes=error.notes, help=help)
 

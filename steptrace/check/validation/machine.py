@@ -134,6 +134,8 @@ class Machine:
         self.terms = acts.terms
         self.trace = Trace()
         self.values: dict[tuple[object, ...], int] = {}
+        self.lying: dict[int, int] = {}
+        self.given_back: set[int] = set()
         self.parts: dict[tuple[Instance, str], int] = {}
         self.pushes: dict[str, list[tuple[int, int]]] = {}
         self.staged: list[int] = []
@@ -156,6 +158,8 @@ class Machine:
         if site.part in LOOKS or site.part == RELEASE:
             if site.part == "stage":
                 self._stage(site, one)
+            elif site.part == RELEASE:
+                self.given_back |= {self.lying.get(found, found) for found in self._operands(site, one)}
             return
         act = self.acts[one.site]
         assert act is not None, "coverage looks for ops that the source does not have"
@@ -180,6 +184,7 @@ class Machine:
         self._write(act.writes, identity, term)
         for at in range(len(site.op.results)):
             self.values[(*site.value(at), one.step, one.path)] = self.terms.number(("result", term, at))
+        self._lie(site, one)
         self._close(site, one, position)
 
     def _stream(self, site: Site, act: Act, one: Instance, position: int) -> None:
@@ -276,11 +281,26 @@ class Machine:
     def _value(self, key: tuple[object, ...], name: str, back: int) -> int:
         found = self.values.get(key)
         if found is not None:
-            return found
+            return self._there(found) if self.given_back else found
         carries = [carry for carry in self.run.side.program.carries if carry.name == name]
         if back and carries and len(key) == 5 and isinstance(key[3], int) and key[3] < 0:
             return self.terms.number(("carry", key[0], carries[0].init))
         return self.terms.number(("undefined", name))
+
+    def _lie(self, site: Site, one: Instance) -> None:
+        """A micro-batch that is made from another lies where that does."""
+        bases = [operand.base for operand in site.kind.operands]
+        if "micro_batch" not in bases:
+            return
+        found = self._operands(site, one)[bases.index("micro_batch")]
+        for at, given in enumerate(site.kind.results):
+            if given.base == "micro_batch":
+                self.lying[self.values[(*site.value(at), one.step, one.path)]] = self.lying.get(found, found)
+
+    def _there(self, found: int) -> int:
+        """A value as it is read: what was given back holds something else by now."""
+        lost = self.lying.get(found, found) in self.given_back
+        return self.terms.number(("given back", found)) if lost else found
 
     def _stage(self, site: Site, one: Instance) -> None:
         """Holds the operand if the flag says that it was there; a second beside it is refused by the trainer."""
@@ -293,7 +313,7 @@ class Machine:
     def _staged(self, site: Site, one: Instance) -> tuple[int, ...]:
         if len(self.staged) != 1:
             return (self.terms.number(("staged", len(self.staged))),)
-        return (self.staged.pop(),)
+        return (self._there(self.staged.pop()),)
 
     def _applied(self, one: Instance) -> tuple[int, ...]:
         """The operands of an update that was held back: none, unless nothing, or another step's, is held."""

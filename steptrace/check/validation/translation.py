@@ -103,6 +103,8 @@ class Comparison:
         key = self.terms.key(number) if number >= 0 else ("initial", "", None)
         if key[0] == "undefined":
             return "before it is made"
+        if key[0] == "given back":
+            return "in a buffer that was given back"
         if key[0] in ("staged", "held", "rerun"):
             return f"of {self._other(key)}"
         if key[0] == "queue":
