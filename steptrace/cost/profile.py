@@ -35,6 +35,10 @@ WHOLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _MUST_BE_SEEN = TRAINS | UPDATES | {"old_logps"}
 """Kinds of ops whose work on the device takes time, so that a run in which nobody saw it says nothing of them."""
 
+WATCHED = "seen by a thread that waits for its results"
+WAITED = "what was waited for behind its call"
+"""How the work of a device is seen."""
+
 _SAMPLES, _APART, _APART_S = 3, 0.05, 2e-5
 
 
@@ -92,7 +96,13 @@ class Profile:
 
 
 def profile_of(
-    events: Sequence[Event], spans: Sequence[Span], program: Program, source: Program, *, skip: int = SKIPPED
+    events: Sequence[Event],
+    spans: Sequence[Span],
+    program: Program,
+    source: Program,
+    *,
+    skip: int = SKIPPED,
+    seen: str = WATCHED,
 ) -> Profile:
     """What the ops of a run took, the first steps left out.
 
@@ -101,6 +111,7 @@ def profile_of(
       program: what was run.
       source: the program as it is written, whose ops `plan` asks for.
       skip: steps that are left out.
+      seen: how the work of devices was seen, in words.
 
     Raises:
       NothingMeasuredError: there was no step behind them.
@@ -120,8 +131,8 @@ def profile_of(
         kind = next(op.kind for op in program.ops() if op.id in ids)
         if not samples or (kind in _MUST_BE_SEEN and all(one.work is None for one in samples)):
             continue
-        apart = _apart([one for one in samples if one.micro == 0], [one for one in samples if one.micro != 0], kind)
-        found[key] = _measured([one for one in samples if one.micro != 0] if apart else samples, kind)
+        apart = _apart([one for one in samples if one.micro == 0], [one for one in samples if one.micro != 0], seen)
+        found[key] = _measured([one for one in samples if one.micro != 0] if apart else samples, seen)
         if apart:
             firsts[key] = apart
     _add_fused_update(found, spans, first)
@@ -180,11 +191,11 @@ def _keys(program: Program) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _apart(first: list[_Sample], others: list[_Sample], kind: str) -> Measured | None:
+def _apart(first: list[_Sample], others: list[_Sample], seen: str) -> Measured | None:
     """What the first micro-batch takes, where that is not what the others take."""
     if min(len(first), len(others)) < _SAMPLES:
         return None
-    mine, theirs = _measured(first, kind), _measured(others, kind)
+    mine, theirs = _measured(first, seen), _measured(others, seen)
     pairs = [(mine.issue, theirs.issue)]
     if mine.work is not None and theirs.work is not None:
         pairs.append((mine.work, theirs.work))
@@ -197,7 +208,7 @@ def _differ(a: Figure, b: Figure) -> bool:
     return away > max(_APART_S, _APART * max(a.seconds, b.seconds), noise)
 
 
-def _measured(samples: list[_Sample], kind: str) -> Measured:
+def _measured(samples: list[_Sample], seen: str) -> Measured:
     free = [one.call for one in samples if not one.waited]
     calls = free or [min(one.call for one in samples)]
     how = "its call" if free else "the shortest call: each waited for the device at its end, so it is an upper bound"
@@ -206,8 +217,7 @@ def _measured(samples: list[_Sample], kind: str) -> Measured:
     works = [one.work for one in samples if one.work is not None]
     if not works:
         return Measured(_figure(calls, how), None)
-    seen = "seen by a thread that waits for its results" if any(works) else "done when the call returned"
-    return Measured(_figure(calls, how), _figure(works, seen))
+    return Measured(_figure(calls, how), _figure(works, seen if any(works) else "done when the call returned"))
 
 
 def _figure(values: Sequence[float], how: str) -> Figure:
@@ -220,7 +230,7 @@ def _add_fused_update(found: dict[str, Measured], spans: Sequence[Span], first: 
     fused = [span.end - span.start for span in spans if span.what == "update" and span.step >= first]
     if fused and "update" not in found:
         within = Figure(0.0, len(fused), (0.0, 0.0), "made within the step's last training call")
-        found["update"] = Measured(within, _figure(fused, "seen by a thread that waits for its results"))
+        found["update"] = Measured(within, _figure(fused, WATCHED))
 
 
 def _wholes(found: Mapping[str, Measured]) -> dict[str, Measured]:

@@ -31,6 +31,7 @@ from steptrace.run.capabilities import capabilities_of
 from steptrace.run.digest import tree_digest
 from steptrace.run.drive import Driven, closing, drive
 from steptrace.run.executor import STALL_S, Around, Executor
+from steptrace.run.keep import behind, keeping
 from steptrace.run.remote.hosting import in_place, noting
 from steptrace.run.result import RunResult
 from steptrace.run.sanitize import sanitized, unused_effects
@@ -58,6 +59,8 @@ def run(
     stall_s: float = STALL_S,
     stage_latch_s: float = LATCH_S,
     around: Sequence[Around] = (),
+    events: str | Path | None = None,
+    profile: str | Path | None = None,
 ) -> RunResult:
     """Run a program with the user's parts.
 
@@ -87,6 +90,9 @@ def run(
         nothing; after one such stage, none is made in the rest of the run. 0 stages always.
       around: put around what each op does, the first innermost: see `steptrace.run.executor.Around`. One that has a
         method ``begun(session)`` is told before the first op, one with ``ended(session)`` behind the last.
+      events: a file for what every lane and device did, for `steptrace timeline --measured`; see
+        `steptrace.run.record.Recorder`.
+      profile: a file for the costs of the ops, medians of the steps behind the first two, for `steptrace plan --costs`.
 
     Returns:
       The outcome.
@@ -101,6 +107,8 @@ def run(
     plan, remarks = scheduled_plan(program, pipeline, target, against)
     _tell(remarks)
     folder, (stall_s, latch_s) = _folder(out, resume, plan), _limits(stall_s, stage_latch_s)
+    kept = keeping(events, profile, pipeline, steps, resume=resume)
+    around = (*kept, *around)
     with in_place(plan, bind, stall_s) as there:
         parts = bind_parts(plan, there)
         plan, changed = fitted(plan, plan.target.capabilities | capabilities_of(parts))
@@ -113,7 +121,7 @@ def run(
         session.remarks += changed
         _check_end(session, steps)
         session.stage_latch_s = latch_s
-        waiter = _waiter(parts.trainer) if timed else None
+        waiter = behind(kept, _waiter(parts.trainer) if timed else None)
         executor = Executor(session, waiter, stall_s, (*noting(plan), *around))
         _told(around, "begun", session)
         with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
-from steptrace.ir import Op, kinds_of
+from steptrace.ir import Op, OpKind, kinds_of
 from steptrace.lower import Plan
 from steptrace.run.executor import Rule
 from steptrace.run.instance import At
@@ -21,7 +20,7 @@ from steptrace.run.verbs import Results
 from steptrace.run.watch import Sent, Watcher
 from steptrace.simulate import TRAINER, Event, Span
 from steptrace.simulate.waits import lane_waits
-from steptrace.timeline.recording import Line, Recording, arrows_of, line_of
+from steptrace.timeline.recording import Recording, arrows_of, line_of
 
 LIMIT = 1 << 16
 """How many instances are kept of each lane, and how much work of each device: the newest."""
@@ -30,6 +29,9 @@ CALL, UPDATE = "last_call_token", "last_update_token"
 """Where a trainer offers what is ready once its last training call, and its last update, is done."""
 
 _NONE = -1
+
+_Known: TypeAlias = tuple[int, str, Callable[[int, At, float, float], None]]
+"""An op's number, the device that its calls may send work to, and what notes an instance of it."""
 
 
 class _Ring:
@@ -44,10 +46,12 @@ class _Ring:
 
     def note(self, number: int, at: At, start: float, end: float) -> None:
         place = self.count % self.limit
-        self.numbers[place], self.steps[place] = number, at.step
-        self.micros[place] = at.rounds[-1] if at.rounds else _NONE
-        self.starts[place], self.ends[place] = start, end
         self.count += 1
+        self.numbers[place] = number
+        self.steps[place] = at.step
+        self.micros[place] = at.rounds[-1] if at.rounds else _NONE
+        self.starts[place] = start
+        self.ends[place] = end
 
     def rows(self) -> Iterator[tuple[int, int, int | None, float, float]]:
         """Number of the op, step, micro-batch, start and end, from the oldest on."""
@@ -72,42 +76,46 @@ class Recorder:
     """
 
     def __init__(self, *, limit: int = LIMIT, annotate: bool = False, wait: Callable[[], None] | None = None) -> None:
-        self._limit, self._annotate, self._wait = limit, annotate, wait
+        self._limit, self._annotate, self.wait = limit, annotate, wait
         self._lock = threading.Lock()
         self._rings: dict[str, _Ring] = {}
         self._ops: list[Op] = []
-        self._numbers: dict[str, int] = {}
+        self._known: dict[int, _Known] = {}
         self._session: Session | None = None
-        self._devices: Mapping[str, str] = {}
-        self._blocking: Mapping[str, bool] = {}
+        self._blocking: dict[str, bool] = {}
         self._tokens: dict[str, Any] = {}
         self._watchers: dict[str, Watcher] = {}
         self._names: dict[Any, str] = {}
 
     def around(self, rule: Rule) -> Rule:
         """The rule, recorded; of those put around an op it is to be the innermost."""
-        clock, rings, numbers, annotate = time.perf_counter, self._rings, self._numbers, self._annotate
+        clock, known = time.perf_counter, self._known
 
         def recorded(session: Session, at: At, *operands: Any) -> Results:
-            op = at.op
-            if op.id not in numbers or op.lane not in rings:
-                self._begin(session, op)
-            ring, number, device = rings[op.lane], numbers[op.id], self._devices.get(op.kind, "")
-            with _named(op, at.step) if annotate else _NOTHING:
-                start = clock()
-                try:
-                    results = rule(session, at, *operands)
-                except BaseException:
-                    ring.note(number, at, start, clock())
-                    raise
-                end = clock()
+            number, device, note = known.get(id(at.op)) or self._begin(session, at.op)
+            start = clock()
+            try:
+                results = rule(session, at, *operands)
+            except BaseException:
+                note(number, at, start, clock())
+                raise
+            end = clock()
             if results is not None:
-                ring.note(number, at, start, end)
+                note(number, at, start, end)
                 if device:
                     self._watch(session, device, at, start, end, results)
             return results
 
-        return recorded
+        return self._annotated(recorded) if self._annotate else recorded
+
+    def _annotated(self, rule: Rule) -> Rule:
+        """The rule with an annotation around it, in a trace of `jax.profiler`."""
+
+        def annotated(session: Session, at: At, *operands: Any) -> Results:
+            with jax.profiler.TraceAnnotation(f"{at.op.id}/{at.step}"):
+                return rule(session, at, *operands)
+
+        return annotated
 
     def recording(self, *, pipeline: str = "") -> Recording:
         """What was recorded, once the run is over; times are in seconds from its first op on."""
@@ -121,7 +129,7 @@ class Recorder:
         events = _held(self._events(zero, spans), session.plan)
         dropped = sum(max(0, ring.count - self._limit) for ring in self._rings.values())
         dropped += sum(watcher.dropped for watcher in self._watchers.values())
-        lines: dict[str, Line] = {op.id: line_of(op.loc) for op in self._ops if op.loc is not None}
+        lines = {op.id: line_of(op.loc) for op in self._ops if op.loc is not None}
         return Recording(
             session.plan.program.name,
             pipeline,
@@ -134,29 +142,29 @@ class Recorder:
             f"jax {jax.__version__}, {jax.device_count()} x {jax.devices()[0].device_kind}",
         )
 
-    def _begin(self, session: Session, op: Op) -> None:
+    def _begin(self, session: Session, op: Op) -> _Known:
         """Make room for an op that was not seen before, and for its lane."""
         with self._lock:
             if self._session is None:
-                kinds = kinds_of(session.plan.program)
-                self._devices = {kind.name: _watched(kind.name, kind.device, kind.binds) for kind in kinds.values()}
-                self._blocking = {kind.name: kind.blocking for kind in kinds.values()}
                 trainer = session.parts.trainer
                 self._tokens = {name: getattr(trainer, name, None) for name in (CALL, UPDATE)}
                 self._names[_place(self._tokens[UPDATE]) or TRAINER] = TRAINER
                 self._session = session
-            if op.id not in self._numbers:
-                self._ops.append(op)
-                self._numbers[op.id] = len(self._ops) - 1
-            self._rings.setdefault(op.lane, _Ring(self._limit))
+            kind = kinds_of(session.plan.program)[op.kind]
+            self._blocking[op.kind] = kind.blocking
+            ring = self._rings.setdefault(op.lane, _Ring(self._limit))
+            self._ops.append(op)
+            found = (len(self._ops) - 1, _watched(kind), ring.note)
+            self._known[id(op)] = found
+            return found
 
     def _watch(self, session: Session, device: str, at: At, start: float, end: float, results: Any) -> None:
         """Have what a call has sent to a device watched."""
         found = self._trainer_tokens(session, at) if device == TRAINER else _arrays(results)
         for what, token in found:
             self._sent(device, at, what, start, end, token)
-        if self._wait is not None and not self._blocking[at.op.kind]:
-            self._wait()
+        if self.wait is not None and not self._blocking[at.op.kind]:
+            self.wait()
             if not found:
                 self._sent(device, at, "", start, end, None)
 
@@ -201,23 +209,9 @@ class Recorder:
         return tuple(found)
 
 
-class _Nothing(AbstractContextManager[None]):
-    def __exit__(self, *raised: object) -> None:
-        return None
-
-
-_NOTHING = _Nothing()
-
-
-def _named(op: Op, step: int) -> AbstractContextManager[Any]:
-    """An annotation in a trace of `jax.profiler`."""
-    annotation: AbstractContextManager[Any] = jax.profiler.TraceAnnotation(f"{op.id}/{step}")
-    return annotation
-
-
-def _watched(kind: str, device: str, binds: str) -> str:
+def _watched(kind: OpKind) -> str:
     """Where a kind of op may send work: to the trainer's device wherever it calls the trainer."""
-    return TRAINER if device == TRAINER or binds.startswith("trainer.") else device
+    return TRAINER if kind.device == TRAINER or kind.binds.startswith("trainer.") else kind.device
 
 
 def _done(token: Any, end: float) -> float | None:

@@ -22,6 +22,8 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("control", "", "break one thing on purpose: shuffled-rewards", flag_values=values)
     flags.DEFINE_integer("eval_size", 300, "held-out problems, before and after", flag_values=values)
     flags.DEFINE_bool("tensorboard", False, "write TensorBoard events too", flag_values=values)
+    flags.DEFINE_string("profile", None, "write what each op took, for `plan --costs`", flag_values=values)
+    flags.DEFINE_string("events", None, "write what lanes and devices did, for `timeline`", flag_values=values)
     flags.DEFINE_bool("timed", False, "wait for the device after each op, to time its work", flag_values=values)
     flags.DEFINE_bool("sanitize", False, "find what users' ops do beside their declaration", flag_values=values)
     flags.DEFINE_bool(
@@ -58,6 +60,7 @@ of a built-in program is known; name that of your own with --against.""",
         ("run grpo --task chain_sum --steps 200 --seed 2 --out runs/a", "another task, kept in a folder of that name"),
         ("run grpo --out runs/a --resume", "goes on where that run stopped"),
         ("run grpo -p async-everything", "under a derived schedule"),
+        ("run grpo --steps 30 --profile costs.toml --events events.json", "to plan by, and to look at"),
         ("run fast.st --against my_job:step", "a schedule, perhaps edited by hand, and what it was derived from"),
         ("run grpo --control shuffled-rewards", "the control, which must learn nothing"),
         ("run 'grpo{staleness=1}' --steps 6 --json | tail -n 1", "a short run, for scripts"),

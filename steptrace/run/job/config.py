@@ -31,6 +31,8 @@ class JobConfig:
       control: one of ``CONTROLS``, or "".
       eval_size: held-out problems of the evaluations before and after.
       tensorboard: write TensorBoard events too.
+      profile: a file for the costs of the ops; None for none.
+      events: a file for what lanes and devices did; None for none.
       timed: wait for the device after each op, so that the times of the phases are those of their work.
       sanitize: look for what users' ops do beside their declaration.
       orders: end by running the step in another order for a few steps, and by showing one that is refused.
@@ -51,6 +53,8 @@ class JobConfig:
     control: str = ""
     eval_size: int = 300
     tensorboard: bool = False
+    profile: str | Path | None = None
+    events: str | Path | None = None
     timed: bool = False
     sanitize: bool = False
     orders: bool = False

@@ -28,6 +28,7 @@ from steptrace.run.job.reward import ScoreAndExact
 from steptrace.run.job.setup import Setup, load_setup
 from steptrace.run.job.trackers import JsonLines, TensorBoard, check_tensorboard, read_records
 from steptrace.run.job.warmup import WarmedUp, warmed_up
+from steptrace.run.keep import keeping
 from steptrace.run.models.split import SplitModel
 from steptrace.run.result import RunResult
 from steptrace.run.verbs import ADVANTAGES
@@ -57,6 +58,7 @@ def run_job(config: JobConfig) -> dict[str, Any]:
     start = time.perf_counter()
     program = resolve(config.program)
     plan_for(program, config.pipeline, config.target, config.against or None)
+    keeping(config.events, config.profile, config.pipeline, config.steps, resume=config.resume)
     mesh_of(mesh_sizes(config.mesh))
     if config.tensorboard:
         check_tensorboard()
@@ -112,6 +114,8 @@ def _run_program(
         resume=config.resume and can_resume(out),
         timed=config.timed,
         sanitize=config.sanitize,
+        events=config.events,
+        profile=config.profile,
     )
 
 
