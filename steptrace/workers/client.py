@@ -201,8 +201,7 @@ class Worker:
         frame = framed(Kind.CALL, packed, slot, spans)
         lent = slot if ring == LENT else None
         pending = Pending(name, self._words, frame, None if lent else slot, self.deadline)
-        self._link.faults = self.faults if operation == "call" else None
-        self._link.issue(pending, lent)
+        self._link.issue(pending, lent, self.faults if operation == "call" else None)
         return pending
 
     def _failure(self, method: str, request: int = 0, current: Pending | None = None) -> SteptraceError:

@@ -11,6 +11,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -219,8 +220,10 @@ def _proof(secret: bytes, role: bytes, *nonces: bytes) -> bytes:
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:
-    data = b""
+    data, end = b"", time.monotonic() + (sock.gettimeout() or 0)
     while len(data) < size:
+        if time.monotonic() > end:
+            raise TimeoutError("the peer takes its time with the proof")
         more = sock.recv(size - len(data))
         if not more:
             raise ConnectionError("the peer left during the proof")

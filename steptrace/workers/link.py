@@ -40,14 +40,12 @@ class Link:
     Attributes:
       end: how the worker ended in words, "" while it lives.
       closing: whether this side wants it to end.
-      faults: a seam for tests, see ``Worker.faults``.
     """
 
     def __init__(
         self, process: subprocess.Popen[bytes], door: Door, heartbeat: float, failure: Failure, name: str
     ) -> None:
         self.end, self.closing = "", False
-        self.faults: Fault | None = None
         self._process, self._door, self._heartbeat, self._failure = process, door, heartbeat, failure
         self._channel = Channel(socket.socket(socket.AF_UNIX))  # to nobody yet
         self._sending, self._state = threading.Lock(), threading.RLock()
@@ -65,17 +63,19 @@ class Link:
         while time.monotonic() < end and self._process.poll() is None:
             peer = self._door.next(0.02)
             if peer is not None:
+                self._channel.close()
                 self._channel = self._channel_on(peer)
                 self._reader.start()
                 return True
         return False
 
-    def issue(self, pending: Pending, lent: Slot | None = None) -> None:
+    def issue(self, pending: Pending, lent: Slot | None = None, faults: Fault | None = None) -> None:
         """Give a call its number and send it.
 
         Args:
           pending: the call.
           lent: the segment that the worker reads in place.
+          faults: a seam for tests, see ``Worker.faults``.
 
         Raises:
           Exception: what ``failure`` makes, when there is nobody to send it to.
@@ -90,7 +90,7 @@ class Link:
                 if lent is not None:
                     lent.user = f"`{pending.method}` (request {number})"
                     pending.buffers = self._lent[number] = Lent(lent, self._ask_release, pending)
-            fault = self.faults(pending.method, number) if self.faults else None
+            fault = faults(pending.method, number) if faults else None
             if fault == "drop-reply":
                 self._losing.add(number)
             if fault == "drop-request":
@@ -132,6 +132,7 @@ class Link:
         if self._reader.ident is not None and self._reader is not threading.current_thread():
             self._reader.join()
         self._channel.close()
+        self._mapped.close()
 
     def _write(self, frame: Frame) -> None:
         frame.open = next(iter(self._open), frame.request)

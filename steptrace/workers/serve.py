@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ def main(boot: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     script.serves(*boot["script"])
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     driver = os.dup(0)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -196,7 +198,7 @@ class _Server:
 def facts(part: object) -> dict[str, Any]:
     """What the driver may know of a part without asking: its verbs, what it says of itself, its plain attributes."""
     names = [name for name in dir(part) if not name.startswith("_")]
-    values = {name: getattr(part, name, None) for name in names}
+    values = {name: _value(part, name) for name in names}
     info = values.get("info")
     return {
         "pid": os.getpid(),
@@ -204,3 +206,11 @@ def facts(part: object) -> dict[str, Any]:
         "attrs": {name: value for name, value in values.items() if isinstance(value, str | int | float | bool)},
         "info": dict(info() or {}) if callable(info) else {},
     }
+
+
+def _value(part: object, name: str) -> object:
+    """An attribute, None where reading it fails."""
+    try:
+        return getattr(part, name)
+    except Exception:
+        return None

@@ -202,6 +202,10 @@ class Mapped:
         if frame.ring:
             self._maps[frame.ring, frame.slot][1][0] = 0
 
+    def close(self) -> None:
+        """Let go of all segments; arrays on them keep theirs."""
+        self._maps.clear()
+
     def views(self, frame: Frame) -> tuple[list[Any], list[weakref.ref[Any]]]:
         """The frame's buffers in place, read-only; and what is dead once nothing reads them any more."""
         if not frame.ring:

@@ -18,6 +18,19 @@ _CODE = (
 )
 
 
+_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_num_cpu_devices",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_platforms",
+    "jax_threefry_partitionable",
+)
+"""Settings of JAX on which results depend."""
+
+
 def launch(name: str, boot: Mapping[str, object], log: Path | None) -> subprocess.Popen[bytes]:
     """Start a worker's process: same interpreter, environment and search path as this one, nothing else shared.
 
@@ -37,6 +50,7 @@ def launch(name: str, boot: Mapping[str, object], log: Path | None) -> subproces
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
+            env=_environment(),
             process_group=0,  # Ctrl-C reaches the driver, which closes its workers
         )
     finally:
@@ -49,6 +63,14 @@ def launch(name: str, boot: Mapping[str, object], log: Path | None) -> subproces
     except BrokenPipeError:
         pass  # it ended already, which is seen when it does not come in
     return process
+
+
+def _environment() -> dict[str, str]:
+    """The environment, and as a part of it what this process has set in JAX by other ways."""
+    jax = sys.modules.get("jax")
+    values = {} if jax is None else {name: jax.config.values.get(name) for name in _SETTINGS}
+    given = {name: value for name, value in values.items() if value is not None}
+    return {**os.environ, **{name.upper(): str(value) for name, value in given.items()}}
 
 
 def ended(process: subprocess.Popen[bytes]) -> str:

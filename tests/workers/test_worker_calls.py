@@ -165,6 +165,18 @@ def test_the_environment_and_the_search_path_are_the_drivers(box, monkeypatch):
     assert box.call("environment", "STEPTRACE_TEST_WORD") is None
 
 
+def test_settings_of_jax_go_along(device):
+    name, before = "jax_enable_x64", jax.config.values["jax_enable_x64"]
+    assert device.call("settings", name) is before is False
+    jax.config.update(name, True)
+    try:
+        worker = Worker.start(remote(Jax))
+        assert worker.call("settings", name) is True
+        worker.close()
+    finally:
+        jax.config.update(name, before)
+
+
 def test_output_goes_to_a_file_of_the_run(tmp_path):
     worker = Worker.start(remote(print, "said", file=None), name="speaker", run_dir=tmp_path)
     worker.close()

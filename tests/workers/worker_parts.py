@@ -133,6 +133,9 @@ class Jax:
     def kind(self, value) -> str:
         return type(value).__name__
 
+    def settings(self, name: str) -> object:
+        return self.jax.config.values[name]
+
 
 def hold_the_lock(seconds: float) -> None:
     """Compute in C without letting any other thread of this process run."""
