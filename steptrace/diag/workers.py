@@ -38,8 +38,12 @@ class WorkerStartError(SteptraceError):
     """The process of a worker ended, or did not answer, before its part was built.
 
     An error that the factory raises comes through as itself, with a note that names the worker; this one is for a
-    process that ended without a word: out of memory, killed, or a module that ends the process when it is imported.
-    Its output stands on standard error, or in the file that the message names.
+    process that ended without a word.
+
+        steptrace.remote(make_trainer)                   # a module of make_trainer calls sys.exit() when imported
+
+    Ways out: its output stands on standard error, or in the file that the message names; a process that was ended by
+    `SIGKILL` often wanted more memory than there is.
     """
 
     code = "ST612"
@@ -51,6 +55,8 @@ class WorkerLostError(SteptraceError):
     The message says which worker, which call, and how it ended: a signal (`SIGKILL` often means that the machine ran
     out of memory), an exit code, or no heartbeat for as long as was agreed (a process that is stopped, or a machine
     that hangs). Whether the call had its effect is not known.
+
+        worker `trainer` (process 4711) was ended by signal 9 (SIGKILL): `update` (request 93) has no answer
 
     Ways out: resume the run from its last checkpoint; `heartbeat=` of a worker that is stopped on purpose.
 
@@ -72,6 +78,10 @@ class WorkerCallError(SteptraceError):
     Errors keep their type on the way where that type can be imported on both sides and be made again from what it
     carries. The message gives the type's name, its text, and the worker; the traceback stands in the cause.
 
+        class Diverged(Exception):
+            def __init__(self, step, loss):              # cannot be made again from its one argument
+                super().__init__(f"loss {loss} in step {step}")
+
     Way out: read the error it reports; let the class of the error take its arguments through `Exception.__init__`.
     """
 
@@ -80,6 +90,8 @@ class WorkerCallError(SteptraceError):
 
 class WorkerTimeoutError(SteptraceError):
     """A call was not answered within the time that was given. The worker lives and may still be at it.
+
+        worker.send("update").result(timeout=0.1)        # the first update compiles for seconds: error[ST615]
 
     Way out: a longer `timeout` or `deadline`, or `kill()` of the worker, which ends the call.
     """
@@ -106,8 +118,10 @@ class BuffersLentError(SteptraceError):
 class BufferHeldError(SteptraceError):
     """A lent buffer should be free again, and the part in the worker still holds an array on it.
 
-    The buffer stays lent. It was released before its last reader was done, or the part keeps what it was given (an
-    array in an attribute, a queue, a cache).
+    The buffer stays lent. It was released before its last reader was done, or the part keeps what it was given:
+
+        def stage(self, batch):
+            self.batch = batch                           # lent arrays, held until the next call of stage
 
     Ways out: release after the call that reads it last; let the part copy what it keeps; or send without
     `lend=True`.
@@ -118,6 +132,9 @@ class BufferHeldError(SteptraceError):
 
 class WorkerClosedError(SteptraceError):
     """A call on a worker that was closed or killed by this program.
+
+        worker.close()
+        worker.call("update")                            # error[ST618]
 
     Way out: close a worker after the last call; `pending.result()` of calls under way comes before.
     """
