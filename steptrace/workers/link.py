@@ -151,20 +151,22 @@ class Link:
 
     def _read(self) -> None:
         """What the reading thread does until the worker is gone."""
-        while not self.end:
-            try:
-                frame = self._channel.receive()
-            except (EOFError, OSError):
-                self._resume()
-                continue
-            except _Silence:
-                self.stop(f"gave no sign of life for {self._heartbeat:g} s and was killed")
-                continue
+        try:
+            while not self.end:
+                self._next()
+        except _Silence:
+            self.stop(f"gave no sign of life for {self._heartbeat:g} s and was killed")
+        except Exception as error:
+            self.stop(f"sent what cannot be read ({type(error).__name__}: {error}) and was killed")
+
+    def _next(self) -> None:
+        try:
+            frame = self._channel.receive()
+        except (EOFError, OSError):
+            self._resume()
+        else:
             self._missed = 0
-            try:
-                self._take(frame)
-            except Exception as error:
-                self.stop(f"sent what cannot be read ({type(error).__name__}: {error}) and was killed")
+            self._take(frame)
 
     def _take(self, frame: Frame) -> None:
         """What is done with a frame as it comes in."""

@@ -138,18 +138,21 @@ class _Server:
 
     def _read(self) -> None:
         """What the reading thread does. An error of its own ends the process, since nobody would hear of it."""
-        while not self.closing:
-            try:
-                frame = self.channel.receive()
-            except (EOFError, OSError):
-                self.channel.close()
-                self.channel = self._connected()
-                continue
-            try:
-                self._take(frame)
-            except Exception:
-                traceback.print_exc()
-                os._exit(1)
+        try:
+            while not self.closing:
+                self._next()
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+
+    def _next(self) -> None:
+        try:
+            frame = self.channel.receive()
+        except (EOFError, OSError):
+            self.channel.close()
+            self.channel = self._connected()
+        else:
+            self._take(frame)
 
     def _take(self, frame: Frame) -> None:
         """What is done with a frame as it comes in."""

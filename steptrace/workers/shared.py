@@ -7,6 +7,7 @@ starts at byte 64, each buffer at a multiple of 64.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -66,7 +67,8 @@ class Slot:
     def discard(self) -> None:
         """Give the segment back; what the other process maps lives on there."""
         if self.map is not None:
-            self.map.close()
+            with contextlib.suppress(BufferError):  # a thread still writes to it: it goes with that thread's view
+                self.map.close()
         close_fd(self.fd)
         self.fd, self.map = -1, None
 
