@@ -32,6 +32,7 @@ def op_page(kind: OpKind) -> str:
         ("lane", kind.lane),
         ("work on", kind.device or "the lane"),
         ("returns", "when its work is finished" if kind.blocking else "at dispatch, before its work is finished"),
+        *((("waits for", "all that reads its operand to be done"),) if kind.frees else ()),
         ("may fail", "yes" if kind.may_fail else "no"),
         ("laws", ", ".join(kind.laws)),
         ("bound to", kind.binds or "the runtime"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from step_rules import AFTER, ASYNC, BOUNDARY, EARLY, FEED, STAGE, STREAM, Rule
+from step_rules import AFTER, ASYNC, BOUNDARY, EARLY, FEED, LENT, LENT_AHEAD, STAGE, STREAM, Rule
 
 RULES = (
     # Commit, log, callbacks.
@@ -240,6 +240,37 @@ RULES = (
         ('in stage_fwd_bwd replace "writes[trainer.staged]" with "writes[trainer.staged] awaits[params]"',),
         "ST005",
         "`stage_fwd_bwd` does not have `params` among what it awaits",
+        "",
+    ),
+    # Where micro-batches lie in buffers that are used again.
+    Rule(
+        "a buffer is given back once its last reader is done",
+        LENT,
+        (
+            'in release.first replace "lane=link" with "lane=host"',
+            "move release.first before fwd_bwd.first",
+        ),
+        "ST204",
+        "`release.first` of step k would run before `fwd_bwd.first` of step k",
+        (
+            "`release.first` of step k gives back the buffer of `%mb.first`, which `fwd_bwd.first` of step k reads"
+            " until its work is done"
+        ),
+    ),
+    Rule(
+        "a micro-batch that is handed out waits for a buffer",
+        LENT_AHEAD,
+        ('in resource buffers.loop replace "fifo(2)" with "fifo(1)"',),
+        "ST206",
+        "`buffers.loop` would have to hold more than 1 entry at a time",
+        "`next_mb` of micro-batch m+1 waits for `release` of micro-batch m: it needs a place in `buffers.loop`",
+    ),
+    Rule(
+        "every buffer is given back",
+        LENT,
+        ("drop release",),
+        "ST203",
+        "`next_mb` has other attributes than in its source",
         "",
     ),
 )

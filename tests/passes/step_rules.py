@@ -28,7 +28,9 @@ AFTER = Derived("grpo{staleness=1}", "fuse-update,take-ahead,defer-metrics,stage
 EARLY = Derived("grpo{staleness=1}", "pipelined-boundary-unstaged")
 STREAM = Derived("grpo_stream{staleness=1}", "pipelined-boundary")
 OLD_POLICY = Derived("old_policy", "take-ahead,defer-metrics,defer-update")
-KEPT = (BOUNDARY, ASYNC, AFTER, EARLY, STREAM, OLD_POLICY)
+LENT = Derived("grpo{staleness=1}", "pipelined-boundary,release-buffers")
+LENT_AHEAD = Derived("grpo{staleness=1}", "pipeline-micro-batches,release-buffers")
+KEPT = (BOUNDARY, ASYNC, AFTER, EARLY, STREAM, OLD_POLICY, LENT, LENT_AHEAD)
 FEED = ("dispatch", "take", "reward", "advantages", "pack", "next_mb.first", "ref_logps.first")
 UPDATE = (
     "update() lane=host reads[grads, optimizer, params, trainer.step] "
