@@ -9,7 +9,7 @@ import pytest
 from steptrace.cost import period_of, read_costs
 from steptrace.diag.cost import NoPeriodError
 from steptrace_tools.bench import period
-from steptrace_tools.bench.cell import CLAIMED, FILE, periods, seed_cell, sensitivity
+from steptrace_tools.bench.cell import CLAIMED, FILE, LEDGER, periods, seed_cell, sensitivity, unit_s
 from steptrace_tools.bench.period_draws import exact, measure, settled
 from steptrace_tools.cli import main
 
@@ -92,17 +92,23 @@ def test_the_search_finds_the_cells_best_schedule():
     assert cell["autoschedule_over_bound"] <= 1.01
 
 
+@pytest.fixture(scope="module")
+def changed() -> dict:
+    return sensitivity(read_costs(FILE))
+
+
 @pytest.mark.slow
-def test_what_the_cell_depends_on():
-    changed = sensitivity(read_costs(FILE))
+def test_what_the_cell_depends_on(changed):
     plain = periods(read_costs(FILE))
     assert changed["fwd_bwd.issue_s +20%"]["staged_before_s"] == pytest.approx(plain["staged_before_s"])
     assert changed["fwd_bwd.issue_s +20%"]["base_s"] > plain["base_s"] + 1
     assert changed["fwd_bwd.work_s -20%"]["base_s"] < 0.86 * plain["base_s"]
+    assert changed["update.work_s +20%"]["gap_staged_before"] == pytest.approx(6.7 + 0.9 / unit_s(), abs=0.05)
 
 
 @pytest.mark.slow
-def test_the_json_ends_with_what_scripts_read(capsys):
+def test_json_and_report_have_what_scripts_and_people_read(changed, monkeypatch, capsys):
+    monkeypatch.setattr("steptrace_tools.bench.cell.sensitivity", lambda costs: changed)
     assert main(["bench", "period", "--seed=1", "--programs=20", "--jobs=1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["programs"] == 20
@@ -110,3 +116,13 @@ def test_the_json_ends_with_what_scripts_read(capsys):
     assert found["deadlock_disagreements"] == 0
     assert found["seed_cell"]["autoschedule_over_bound"] <= 1.01
     assert {"base_s", "pipelined_s", "staged_before_s", "bound_s", "gap_units"} <= found["seed_cell"].keys()
+    assert found["seed_cell"]["sensitivity"] == changed
+    tally = measure(1, range(2))
+    said = period.report(tally, found["seed_cell"], {"programs": 1.0})
+    assert "device_wait_units  held out  5.4 to 5.5" in said
+    assert "  update.work_s +20% " in said
+    assert "no figure changes by as much as 0.005 with: fwd_bwd_staged.issue_s" in said
+
+
+def test_the_ledger_of_the_base_cell_adds_up():
+    assert sum(LEDGER.values()) == pytest.approx(CLAIMED["base_s"], abs=1e-9)

@@ -27,7 +27,6 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("seed", 0, "of every draw", 0, flag_values=values)
     flags.DEFINE_integer("programs", 500, "how many random schedules to look at", 1, flag_values=values)
     flags.DEFINE_integer("jobs", os.cpu_count() or 1, "processes to spread the work over", 1, flag_values=values)
-    flags.DEFINE_bool("sensitivity", False, "change each cost of the cell by 20 %, and show", flag_values=values)
     flags.DEFINE_bool("json", False, "end with one JSON object", flag_values=values)
 
 
@@ -40,8 +39,7 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     total = measured(values.seed, values.programs, values.jobs)
     compared = time.monotonic()
     cell = seed_cell()
-    if values.sensitivity:
-        cell["sensitivity"] = sensitivity(read_costs(FILE))
+    cell["sensitivity"] = sensitivity(read_costs(FILE))
     seconds = {"programs": round(compared - begin, 1), "seed_cell": round(time.monotonic() - compared, 1)}
     if total.max_relative_error > TOLERANCE:
         print(f"the largest difference is that of:\n{total.worst}", file=sys.stderr)
@@ -79,28 +77,44 @@ def outcome(total: Tally, cell: Mapping[str, Any], seed: int, seconds: Mapping[s
 
 def report(total: Tally, cell: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
     """The figures, to be read."""
-    rows = [("", "given", "from the costs")]
-    for kind in ("input", "outcome", "held_out"):
-        for name, (given, found) in cell["figures"][kind].items():
-            said = f"{given[0]} to {given[1]}" if isinstance(given, list) else f"{given}"
-            rows.append((f"{name} ({kind.replace('_', ' ')})", said, f"{found:.2f}"))
-    for key in ("pipelined_s", "staged_after_s", "bound_s", "autoschedule_s"):
-        rows.append((f"{key} (outcome)", "", f"{cell[key]:.2f}"))
     parts = [
         f"{total.programs:,} schedules in {seconds['programs']} s: the largest relative difference between period and "
         f"run is {total.max_relative_error:.1e}; {total.deadlocks:,} lock up, and {total.disagreements:,} verdicts "
         f"differ; {total.unsettled:,} runs did not settle",
-        aligned(rows),
+        aligned(_figures(cell)),
         "left open: " + "; ".join(cell["figures"]["under_determined"]),
         f"the search found `{cell['autoschedule_pipeline']}`, {cell['autoschedule_over_bound']:.4f} times the bound, "
         f"and stopped: {cell['autoschedule_stopped']}",
     ]
     if "sensitivity" in cell:
-        changed = cell["sensitivity"]
-        keys = list(next(iter(changed.values())))
-        table = [(name, *(f"{found[key]:.2f}" for key in keys)) for name, found in changed.items()]
-        parts.append(aligned([("", *keys), *table]))
+        rows, idle = _changed(cell)
+        parts.append(f"with one cost changed by 20 %, in seconds and units\n{aligned(rows, indent=2)}")
+        parts.append(f"no figure changes by as much as 0.005 with: {', '.join(idle)}")
     return "\n\n".join(parts)
+
+
+def _figures(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Each figure of the cell: what it is to the costs, what is claimed, and what follows."""
+    rows: list[tuple[str, ...]] = [("figure", "is", "claimed", "from the costs")]
+    for kind in ("input", "outcome", "held_out"):
+        for name, (given, found) in cell["figures"][kind].items():
+            said = f"{given[0]} to {given[1]}" if isinstance(given, list) else f"{given}"
+            rows.append((name, kind.replace("_", " "), said, f"{found:.2f}"))
+    outcomes = ("pipelined_s", "staged_after_s", "bound_s", "autoschedule_s")
+    rows += [(key, "outcome", "", f"{cell[key]:.2f}") for key in outcomes]
+    return rows
+
+
+def _changed(cell: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The figures as they are, and with each cost changed on which one depends; and the costs on which none does."""
+    changed = cell["sensitivity"]
+    keys = list(next(iter(changed.values())))
+    plain = {**{key: cell[key] for key in keys if key in cell}, **{f"gap_{k}": v for k, v in cell["gap_units"].items()}}
+    moved = {name: found for name, found in changed.items() if any(abs(found[k] - plain[k]) >= 0.005 for k in keys)}
+    rows = [(name, *(f"{found[key]:.2f}" for key in keys)) for name, found in {"as assumed": plain, **moved}.items()]
+    costs = list(dict.fromkeys(name.partition(" ")[0] for name in changed))
+    idle = [cost for cost in costs if not any(name.startswith(f"{cost} ") for name in moved)]
+    return [("", *keys), *rows], idle
 
 
 COMMAND = Command(
@@ -110,7 +124,6 @@ COMMAND = Command(
     examples=(
         ("bench period", "five hundred schedules, and the cell"),
         ("bench period --seed=4 --programs=10000 --json", "for scripts; the same figures each time"),
-        ("bench period --programs=20 --sensitivity", "what the cell's periods depend on"),
     ),
     run=_run,
     define=_define,
