@@ -83,6 +83,7 @@ class Recorder:
         self._known: dict[int, _Known] = {}
         self._session: Session | None = None
         self._blocking: dict[str, bool] = {}
+        self._awaits: dict[str, bool] = {}
         self._tokens: dict[str, Any] = {}
         self._watchers: dict[str, Watcher] = {}
         self._names: dict[Any, str] = {}
@@ -152,6 +153,7 @@ class Recorder:
                 self._session = session
             kind = kinds_of(session.plan.program)[op.kind]
             self._blocking[op.kind] = kind.blocking
+            self._awaits[op.kind] = kind.blocking and "params" in kind.awaits
             ring = self._rings.setdefault(op.lane, _Ring(self._limit))
             self._ops.append(op)
             found = (len(self._ops) - 1, _watched(kind), ring.note)
@@ -161,6 +163,8 @@ class Recorder:
     def _watch(self, session: Session, device: str, at: At, start: float, end: float, results: Any) -> None:
         """Have what a call has sent to a device watched."""
         found = self._trainer_tokens(session, at) if device == TRAINER else _arrays(results)
+        if self._awaits[at.op.kind] and TRAINER in self._watchers:
+            self._watchers[TRAINER].done_by(end)
         for what, token in found:
             self._sent(device, at, what, start, end, token)
         if self.wait is not None and not self._blocking[at.op.kind]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from steptrace.ir import Op
@@ -55,13 +55,17 @@ class Watcher:
         self.device = device
         self.seen: deque[Span] = deque(maxlen=limit)
         self.dropped = 0
-        self._sent: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
+        self._sent: queue.SimpleQueue[Sent | float | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._watch, name=f"steptrace-watch-{device}", daemon=True)
         self._thread.start()
 
     def sent(self, work: Sent) -> None:
         """Note that work was sent; costs the caller about a microsecond."""
         self._sent.put(work)
+
+    def done_by(self, moment: float) -> None:
+        """Note that all that was sent up to now was done at a moment, however late its results are seen."""
+        self._sent.put(moment)
 
     def close(self) -> None:
         """Wait for all that was sent."""
@@ -71,11 +75,15 @@ class Watcher:
     def _watch(self) -> None:
         before = 0.0
         while (work := self._sent.get()) is not None:
+            if isinstance(work, float):
+                before = self._known_by(work) if before > work else before
+                continue
             end = work.done
             if end is None:
                 with suppress(RuntimeError):  # what was given away, or has failed, is done
                     work.token.block_until_ready()
                 end = time.perf_counter()
+            before = min(before, self._known_by(end))
             start = min(max(before, work.called if end <= work.returned else work.returned), end)
             self.dropped += len(self.seen) == self.seen.maxlen
             self.seen.append(
@@ -91,4 +99,13 @@ class Watcher:
                     work.what,
                 )
             )
-            before = max(before, end)
+            before = end
+
+    def _known_by(self, end: float) -> float:
+        """All that came before what was done by then was done too, however late this thread has seen it."""
+        for place in range(len(self.seen) - 1, -1, -1):
+            span = self.seen[place]
+            if span.end <= end:
+                break
+            self.seen[place] = replace(span, issued=min(span.issued, end), start=min(span.start, end), end=end)
+        return end

@@ -350,9 +350,8 @@ function drawGround(svg, inside, view, height) {
 }
 
 function drawGaps(inside, view) {
-  let free = GUTTER;
-  for (const [row, start, end, boundary] of view.panel.gaps) {
-    if (end < view.from || start > view.to) continue;
+  const taken = [], seen = view.panel.gaps.filter(([, start, end]) => end >= view.from && start <= view.to);
+  for (const [row, start, end, boundary] of seen.sort((a, b) => b[2] - b[1] - (a[2] - a[1]))) {
     const a = Math.max(view.x(start), GUTTER - 2), b = Math.min(view.x(end), view.right + 2), top = view.tops[row] + (ROW - BAR) / 2;
     if (view.x(end) - view.x(start) < 1.5) continue;
     const words = said(end - start), where = boundary === null ? "" : `, at the boundary behind step ${boundary}`;
@@ -362,9 +361,9 @@ function drawGaps(inside, view) {
     inside.append(group);
     const label = b - a > 76 || boundary !== null ? `${words} idle` : words, long = label.length * 6.1, middle = (a + b) / 2;
     const at = Math.min(Math.max(middle - long / 2, GUTTER), view.right - long);
-    if (at >= free && (boundary !== null || b - a > 5)) {
+    if ((boundary !== null || b - a > 5) && taken.every(([from, to]) => at > to + 8 || at + long < from - 8)) {
       inside.append(element("text", { class: "gap", x: at, y: top + BAR + 13 }, label));
-      free = at + long + 10;
+      taken.push([at, at + long]);
     }
   }
 }
