@@ -269,8 +269,8 @@ def quickly() -> None:
     for module, name, instead in (
         (api, "scheduled_plan", once),
         (dispatching, "key_for", _key),
-        (manifest, "save_tree", _save),
-        (manifest, "restore_tree", _restore),
+        (manifest, "save_tree", pickle_tree),
+        (manifest, "restore_tree", unpickle_tree),
     ):
         setattr(module, name, instead)
 
@@ -279,10 +279,12 @@ def _key(seed: int, op: str, step: int, micro: int = 0) -> np.ndarray:
     return np.asarray([seed, zlib.crc32(op.encode()), step, micro], np.uint32)
 
 
-def _save(directory: Path, tree: Any) -> None:
+def pickle_tree(directory: Path, tree: Any) -> None:
+    """Write a tree of arrays; stands in for Orbax."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     directory.write_bytes(pickle.dumps(tree))
 
 
-def _restore(directory: Path, like: Any) -> Any:
+def unpickle_tree(directory: Path, like: Any) -> Any:
+    """Read what `pickle_tree` wrote."""
     return pickle.loads(directory.read_bytes())

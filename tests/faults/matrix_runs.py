@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import Any
 
 HEAD = """
@@ -33,3 +34,8 @@ def rows_of(code: str) -> list[dict[str, Any]]:
 def wrong(rows: list[dict[str, Any]]) -> list[str]:
     """What is not as declared, in words."""
     return [f"{row['arm']}: {row['op']} of step {row['step']}: {row['why']}" for row in rows if not row["as_declared"]]
+
+
+def no_lane_is_left() -> bool:
+    """Whether every lane's thread is gone."""
+    return not [thread for thread in threading.enumerate() if thread.name.startswith("steptrace-")]
