@@ -54,10 +54,11 @@ class WeightBoard:
 
     def version(self, step: int) -> int:
         """The version that ``step`` published; raises `UnpublishedWeightsError`."""
-        if step not in self._versions:
-            known = ", ".join(map(str, sorted(self._versions))) or "none"
-            raise UnpublishedWeightsError(f"no sync of step {step} has published weights (steps with one: {known})")
-        return self._versions[step]
+        with self._changing:
+            if step not in self._versions:
+                known = ", ".join(map(str, sorted(self._versions))) or "none"
+                raise UnpublishedWeightsError(f"no sync of step {step} has published weights (steps with one: {known})")
+            return self._versions[step]
 
     def newest(self) -> int:
         """The last step that published."""
@@ -92,8 +93,9 @@ class WeightBoard:
         running behind calls that returned, are through."""
         with self._turn:
             self._due += 1
-            self._turn.wait_for(lambda: not self._samplers)
-        try:
+        try:  # from here on: an interrupt while this waits must not leave those waiting who sample
+            with self._turn:
+                self._turn.wait_for(lambda: not self._samplers)
             drain = getattr(self._rollout, "drain", None)
             if callable(drain):
                 drain()

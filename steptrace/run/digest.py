@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import deque
 from typing import Any
 
 import jax
@@ -53,7 +54,7 @@ class CallLog:
 
     def __init__(self, digest: str = EMPTY) -> None:
         self._digest = digest
-        self._pending: list[tuple[str, list[str | bytes | jax.Array]]] = []
+        self._pending: deque[tuple[str, list[str | bytes | jax.Array]]] = deque()
         self._settling = threading.Lock()
 
     def record(self, verb: str, micro_batch: MicroBatch | None = None) -> None:
@@ -77,16 +78,15 @@ class CallLog:
           PartResultError: a trainer gave the buffer of an array away that it was handed.
         """
         with self._settling:
-            pending, self._pending = self._pending, []
-            self._hash(pending)
+            while self._pending:  # one by one from the front: a call that another lane notes meanwhile comes behind
+                self._hash(*self._pending.popleft())
             return self._digest
 
-    def _hash(self, pending: list[tuple[str, list[str | bytes | jax.Array]]]) -> None:
-        for verb, inputs in pending:
-            if any(isinstance(part, jax.Array) and part.is_deleted() for part in inputs):
-                raise PartResultError(
-                    f"the trainer has donated an array of the micro-batch that `{verb}` was called with",
-                    help="donate the trainer's own buffers only: an array of a micro-batch may have other readers",
-                )
-            hashed = [array_hash(part) if isinstance(part, jax.Array) else part for part in inputs]
-            self._digest = chain(self._digest, verb, *hashed)
+    def _hash(self, verb: str, inputs: list[str | bytes | jax.Array]) -> None:
+        if any(isinstance(part, jax.Array) and part.is_deleted() for part in inputs):
+            raise PartResultError(
+                f"the trainer has donated an array of the micro-batch that `{verb}` was called with",
+                help="donate the trainer's own buffers only: an array of a micro-batch may have other readers",
+            )
+        hashed = [array_hash(part) if isinstance(part, jax.Array) else part for part in inputs]
+        self._digest = chain(self._digest, verb, *hashed)

@@ -234,12 +234,15 @@ class Loop:
         """
         self._lanes = len(lanes)
         others = [self._thread(lane) for lane in lanes[1:]]
+        try:
+            for thread in others:
+                thread.start()
+            if lanes:
+                self._guarded(lanes[0])
+        except BaseException as error:  # no thread to be had, or an interrupt between two lines of this
+            self._meeting.fail(error)
         for thread in others:
-            thread.start()
-        if lanes:
-            self._guarded(lanes[0])
-        for thread in others:
-            thread.join()
+            self._join(thread)
         if self._meeting.failure is not None:
             raise self._meeting.failure
         self._retire()
@@ -279,6 +282,16 @@ class Loop:
                 context.run(self._guarded, lane)
 
         return threading.Thread(target=run, name=f"steptrace-{lane.__name__}")
+
+    def _join(self, thread: threading.Thread) -> None:
+        """Wait for the end of a lane; an interrupt stops every lane at its next turn or wait, and is waited out."""
+        while thread.is_alive():
+            try:
+                thread.join()
+            except KeyboardInterrupt as error:
+                if self._meeting.failure is not None:
+                    raise
+                self._meeting.fail(error)
 
     def _guarded(self, lane: Callable[[Loop], None]) -> None:
         """Run a lane; whatever ends it ends the others."""

@@ -49,7 +49,7 @@ class Meeting:
           StalledRunError: it took too long.
         """
         with self._changed:
-            there = self._changed.wait_for(lambda: self.failure or self._passed[id] >= point, self._stall_s)
+            there = self._changed.wait_for(lambda: self.failure is not None or self._passed[id] >= point, self._stall_s)
         self.check()
         if not there:
             me = threading.current_thread().name
@@ -63,7 +63,8 @@ class Meeting:
     def fail(self, error: BaseException) -> None:
         """Note an error; the first one is kept."""
         with self._changed:
-            self.failure = self.failure or error
+            if self.failure is None:
+                self.failure = error
             self._changed.notify_all()
 
     def done(self, lane: str, step: int) -> None:
