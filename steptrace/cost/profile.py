@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from steptrace.cost.quantity import seconds_in_words
 from steptrace.diag.timeline import NothingMeasuredError
-from steptrace.ir import Program
-from steptrace.simulate import Event, Span
+from steptrace.ir import Program, kinds_of
+from steptrace.simulate import TRAINER, Event, Span
 from steptrace.simulate.record import TRAINS
 from steptrace.simulate.waits import DeviceWait, device_waits
 
@@ -86,6 +86,7 @@ class Profile:
       unknown: by op of the program, why nothing is known of it.
       micro_batches: of a step: the median, the fewest and the most.
       steps: the first and the last step that were counted.
+      shared: kinds of ops whose work the trainer's device did, though its row has another.
     """
 
     ops: Mapping[str, Measured]
@@ -93,6 +94,7 @@ class Profile:
     unknown: Mapping[str, str]
     micro_batches: tuple[int, int, int]
     steps: tuple[int, int]
+    shared: tuple[str, ...] = ()
 
 
 def profile_of(
@@ -138,7 +140,10 @@ def profile_of(
     _add_fused_update(found, spans, first)
     whole = {**found, **_wholes(found)}
     unknown = {op.id: _why(op.kind, taken.get(op.id)) for op in source.ops() if not {op.id, op.kind} & whole.keys()}
-    return Profile(whole, firsts, unknown, _counts(events, first), (steps[0], steps[-1]))
+    rows = kinds_of(program)
+    shared = {span.kind for span in spans if span.device == TRAINER and rows[span.kind].device not in ("", TRAINER)}
+    counted = (steps[0], steps[-1])
+    return Profile(whole, firsts, unknown, _counts(events, first), counted, tuple(sorted(shared)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ def profile_text(profile: Profile, *, program: str, pipeline: str = "", note: st
         "# issue: how long the call holds its lane, without what it waits for; work: how long its device is at it.",
         "# A time on a device counts from when the work was sent and what came before it was done.",
     ]
+    if profile.shared:
+        names = ", ".join(profile.shared)
+        lines.append(f"# The trainer's device did the work of {names} too; `plan` takes it for that of another device.")
     if profile.unknown:
         lines += ["#", "# Of these ops nothing is known, and `plan` will ask for them by name:"]
         lines += [f"#   {op}: {why}" for op, why in profile.unknown.items()]

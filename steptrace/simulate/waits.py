@@ -117,21 +117,22 @@ def _device_waits(
         if event.kind not in FOR_TRAINER | FOR_ROLLOUT | AT_THE_END or event.end <= event.start:
             continue
         known = ends.get(device, [])
-        index = bisect_right(known, (event.end + 1e-9 * abs(event.end), len(spans)))
-        if event.kind in FOR_TRAINER and index:  # its own work is no wait
-            while index and _own(spans[known[index - 1][1]], event):
-                index -= 1
+        slack = 1e-9 * abs(event.end)
+        index = bisect_right(known, (event.end + slack, len(spans)))
+        while index and not _before_call(spans[known[index - 1][1]], event, slack):
+            index -= 1
         if not index:
             continue
         end, span = known[index - 1]
-        last = event.kind in AT_THE_END
-        if end <= event.start or (last and _own(spans[span], event)):
+        if end <= event.start:
             continue
-        if not last:
+        if event.kind not in AT_THE_END:
             yield DeviceWait(span, place, "first")
         elif event.end - end <= max(_NEAR_S, _NEAR * (event.end - event.start)):
             yield DeviceWait(span, place, "last")
 
 
-def _own(span: Span, event: Event) -> bool:
-    return (span.op, span.step, span.micro) == (event.op, event.step, event.micro)
+def _before_call(span: Span, event: Event, slack: float) -> bool:
+    """Whether work was sent before a call was made: its own, and what was sent behind it, it does not wait for."""
+    own = (span.op, span.step, span.micro) == (event.op, event.step, event.micro)
+    return not own and span.issued <= event.start + slack

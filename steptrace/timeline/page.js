@@ -335,7 +335,8 @@ function drawGround(svg, inside, view, height) {
   for (const tick of ticks(view.state.from, view.state.to, (view.right - GUTTER) / 110)) {
     const at = x(tick + view.shift);
     inside.append(element("line", { class: "tick", x1: at, x2: at, y1: AXIS - 6, y2: height }));
-    inside.append(element("text", { class: "axis", x: at, y: 12, "text-anchor": "middle" }, Math.abs(tick) < span * 1e-9 ? "0" : said(tick)));
+    if (at > GUTTER + 12 && at < view.right - 26)
+      inside.append(element("text", { class: "axis", x: at, y: 12, "text-anchor": "middle" }, Math.abs(tick) < span * 1e-9 ? "0" : said(tick)));
   }
   let free = -Infinity;
   for (const [step, begin] of Object.entries(panel.begins)) {
