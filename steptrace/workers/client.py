@@ -168,7 +168,7 @@ class Worker:
         Args:
           timeout: seconds before the process is killed.
         """
-        if self._link.ask_to_close():
+        if self.facts and self._link.ask_to_close():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout)
         self.kill()
@@ -201,7 +201,12 @@ class Worker:
         frame = framed(Kind.CALL, packed, slot, spans)
         lent = slot if ring == LENT else None
         pending = Pending(name, self._words, frame, None if lent else slot, self.deadline)
-        self._link.issue(pending, lent, self.faults if operation == "call" else None)
+        try:
+            self._link.issue(pending, lent, self.faults if operation == "call" else None)
+        except (WorkerLostError, WorkerClosedError):
+            if slot is not None:
+                slot.free()  # the call got no number, so nobody reads it
+            raise
         return pending
 
     def _failure(self, method: str, request: int = 0, current: Pending | None = None) -> SteptraceError:

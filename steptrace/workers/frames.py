@@ -87,7 +87,7 @@ class Channel:
         self._fds: list[int] = []
 
     def send(self, frame: Frame) -> None:
-        """Write a frame whole.
+        """Write a frame whole. Where that is interrupted the connection ends, since a frame in part reads as nonsense.
 
         Raises:
           OSError: the other end is gone.
@@ -96,10 +96,14 @@ class Channel:
         head = _HEAD.pack(frame.kind, frame.ring, len(frame.spans), frame.slot, frame.request, frame.open, len(tail))
         data = head + tail
         with self._writing:
-            if frame.ring:
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [frame.fd]))]
-                data = data[self._sock.sendmsg([data], rights) :]
-            self._sock.sendall(data)
+            try:
+                if frame.ring:
+                    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [frame.fd]))]
+                    data = data[self._sock.sendmsg([data], rights) :]
+                self._sock.sendall(data)
+            except BaseException:
+                self.drop()
+                raise
 
     def receive(self) -> Frame:
         """The next frame, in memory of its own.

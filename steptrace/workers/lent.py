@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_NAP = 0.001
+_NAP = 0.002
 
 
 class Lending:

@@ -135,7 +135,8 @@ class Link:
         self._mapped.close()
 
     def _write(self, frame: Frame) -> None:
-        frame.open = next(iter(self._open), frame.request)
+        with self._state:
+            frame.open = next(iter(self._open), frame.request)
         try:
             self._channel.send(frame)
         except OSError:
@@ -216,8 +217,8 @@ class Link:
         with self._sending:
             self._channel.close()
             self._channel = self._channel_on(peer)
-            for number in sorted(self._open):
-                self._write(self._open[number].again())
+            for _, pending in sorted(self._open.items()):
+                self._write(pending.again())
             for number in [number for number, lent in self._lent.items() if lent.asked]:
                 self._write(Frame(Kind.RELEASE, number))
             if self.closing:

@@ -181,12 +181,14 @@ class Pending:
 
     def answer(self, reply: Frame) -> None:
         """The answer is there; its buffers are in memory of their own."""
-        self._reply, self._over = reply, True
+        self._reply = reply
         self.received()
         self._waiting.release()
+        self._over = True
 
     def fail(self, error: Exception) -> None:
         """There will be no answer."""
-        self._failure, self._over = error, True
+        self._failure = error
         self.received()
         self._waiting.release()
+        self._over = True

@@ -77,7 +77,7 @@ def ended(process: subprocess.Popen[bytes]) -> str:
     """How a process ended, in words."""
     code = process.returncode
     if code is None:
-        return "still runs"
+        return "did not answer"
     if code >= 0:
         return f"ended with exit code {code}"
     return f"was ended by signal {-code} ({_signal_name(-code)})"

@@ -137,6 +137,26 @@ class ForgetfulBox(Box):
         _Server._again = again
 
 
+@pytest.mark.parametrize("part", [0, 1, 30, 60])
+def test_a_message_that_is_interrupted_while_it_is_written_is_sent_again(box, monkeypatch, part: int):
+    """An interrupt from the keyboard may come between two parts of a message."""
+    original = box._link._channel._sock
+
+    class Interrupted:
+        def sendall(self, data: bytes) -> None:
+            original.sendall(data[:part])
+            raise KeyboardInterrupt
+
+        def __getattr__(self, name: str):
+            return getattr(original, name)
+
+    monkeypatch.setattr(box._link._channel, "_sock", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        box.call("append", 0)
+    assert box.call("append", 1) == 2
+    assert box.get("log") == [0, 1]
+
+
 def test_an_answer_that_does_not_come_in_time_is_told_and_may_still_come(box):
     pending = box.send("nap", 0.3)
     with pytest.raises(WorkerTimeoutError, match=r"`nap`, request 1 was not answered within 0.01 s"):

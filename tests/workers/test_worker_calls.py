@@ -165,6 +165,7 @@ def test_the_environment_and_the_search_path_are_the_drivers(box, monkeypatch):
     assert box.call("environment", "STEPTRACE_TEST_WORD") is None
 
 
+@pytest.mark.slow
 def test_settings_of_jax_go_along(device):
     name, before = "jax_enable_x64", jax.config.values["jax_enable_x64"]
     assert device.call("settings", name) is before is False

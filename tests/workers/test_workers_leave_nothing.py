@@ -110,6 +110,12 @@ def test_control_a_worker_that_is_not_closed_is_seen():
     assert during["descriptors"] > before["descriptors"]
 
 
+def test_nothing_remains_of_a_worker_that_was_not_waited_for():
+    before = traces()
+    Worker.spawn(remote(Box)).close()
+    assert traces() == before
+
+
 def test_nothing_remains_of_a_worker_that_could_not_be_built():
     before = traces()
     with pytest.raises(LookupError):
@@ -175,6 +181,7 @@ def test_workers_of_a_driver_that_is_killed_end_by_themselves(number: int):
     wait_until(lambda: not any(os.path.exists(folder) for folder in folders))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError"])
 def test_a_driver_that_ends_without_a_close_takes_its_workers_along(end: str):
     process, pids, folders = driver(end)
