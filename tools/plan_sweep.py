@@ -56,9 +56,10 @@ def sweep(name: str, settings: dict[str, list[str]], costs: Costs, judge: Judge)
 
     rows = []
     for chosen in product(*settings.values()):
-        row: dict[str, Any] = dict(zip(settings, chosen, strict=True))
-        counts = [int(row["micro_batches"])] if "micro_batches" in row else None
-        parameters = {key: value for key, value in row.items() if key != "micro_batches"}
+        named = dict(zip(settings, chosen, strict=True))
+        row: dict[str, Any] = {key: int(text) if text.isdigit() else text for key, text in named.items()}
+        counts = [row["micro_batches"]] if "micro_batches" in row else None
+        parameters = {key: text for key, text in named.items() if key != "micro_batches"}
         try:
             found, used = judge(with_parameters(name, parameters), counts)
             facts = facts_of(found, costs)
@@ -93,13 +94,12 @@ def sweep_plot(rows: list[dict[str, Any]], settings: dict[str, list[str]], *, wi
     words: dict[str, Callable[[float], str]] = {"memory_bytes": size_in_words, "staleness": lambda n: f"{n:g}"}
     blocks = []
     for figure in FIGURES:
-        known = [row[figure] for row in rows if row.get(figure) is not None]
-        largest = max(known, default=0)
-        if not known:
+        values = [None if "refused" in row else row.get(figure) for row in rows]
+        largest = max((value for value in values if value is not None), default=None)
+        if largest is None:
             continue
         bars = []
-        for row in rows:
-            value = row.get(figure)
+        for row, value in zip(rows, values, strict=True):
             bar = "#" * round(width * value / largest) if value is not None and largest else ""
             said = (
                 "refused" if "refused" in row else "" if value is None else words.get(figure, seconds_in_words)(value)
@@ -121,13 +121,13 @@ def sweep_svg(rows: list[dict[str, Any]], settings: dict[str, list[str]], title:
     words: dict[str, Callable[[float], str]] = {"memory_bytes": size_in_words, "staleness": lambda n: f"{n:g}"}
     parts, top = [f'<text x="16" y="26" class="title">{escape(title)}</text>'], 52
     for figure in FIGURES:
-        known = [row[figure] for row in rows if row.get(figure) is not None]
-        if not known:
+        values = [None if "refused" in row else row.get(figure) for row in rows]
+        largest = max((value for value in values if value is not None), default=None)
+        if largest is None:
             continue
         parts.append(f'<text x="16" y="{top}" class="head">{figure.rpartition("_")[0] or figure}</text>')
-        for row in rows:
+        for row, value in zip(rows, values, strict=True):
             top += 20
-            value, largest = row.get(figure), max(known)
             length = 380 * value / largest if value is not None and largest else 0.0
             said = (
                 "refused" if "refused" in row else "" if value is None else words.get(figure, seconds_in_words)(value)

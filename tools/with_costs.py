@@ -22,5 +22,10 @@ def with_costs(pipeline: str, costs: str, *, micro_batches: int = 0) -> str:
     if not costs or Autoschedule.name not in pipeline:
         return pipeline
     passes = parse_pipeline(pipeline)
-    given = [replace(one, costs=costs) if isinstance(one, Autoschedule) and not one.costs else one for one in passes]
+    given = [
+        replace(one, costs=costs, micro_batches=one.micro_batches or micro_batches)
+        if isinstance(one, Autoschedule) and not one.costs
+        else one
+        for one in passes
+    ]
     return ",".join(map(text_of, given))

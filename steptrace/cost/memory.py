@@ -132,7 +132,8 @@ def memory_over_time(run: Run, sizes: Mapping[str, float]) -> dict[str, tuple[tu
         level, levels = 0.0, []
         for moment in sorted(by_moment):
             level += by_moment[moment]
-            levels.append((moment, level))
+            if by_moment[moment]:
+                levels.append((moment, level))
         found[where] = tuple(levels)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 
@@ -96,6 +97,62 @@ def test_a_table_over_settings(capsys, costs):
     found = told(capsys, PROGRAM, costs, "--sweep", "staleness=0..1", "micro_batches=2,3")["sweep"]
     assert [(row["staleness"], row["micro_batches"]) for row in found] == [(0, 2), (0, 3), (1, 2), (1, 3)]
     assert [row["period_s"] for row in found] == [28, 38, 28, 38]
+
+
+BOTH = "async-weight-sync,async-checkpoint"
+
+
+def test_copies_over_the_memory_are_refused_or_take_turns(capsys, tmp_path):
+    path = tmp_path / "slow.toml"
+    path.write_text(f'{COSTS}[ops.sync_weights]\nwork = "6 s"\n[ops.save_checkpoint]\nwork = "5 s"\n')
+    costs = f"--costs={path}"
+    name = 'grpo{staleness=1,save_every=2,saves="may_fail_late"}'
+    assert main(["plan", name, "-p", BOTH, costs, "--micro-batches=2", "--memory=8 GB"]) == 1
+    said = capsys.readouterr().err
+    assert "error[ST334]: the schedule may hold 9 GB at a time, and there is room for 8 GB" in said
+    assert "1 x checkpoint copies: 6 GB of trainer memory" in said
+    kept = told(capsys, name, "-p", f"{BOTH},memory-budget{{copies=1}}", costs, "--micro-batches=2", "--memory=8 GB")
+    assert kept["memory"]["bytes"] == 7e9
+    assert kept["memory"]["peak_bytes"]["trainer"] == 6e9
+
+
+def test_the_pass_takes_the_costs_of_the_command(capsys, costs):
+    found = told(capsys, PROGRAM, "-p", "autoschedule", costs, "--micro-batches=3")
+    assert found["period_s"] == found["bound_s"]
+    assert main(["plan", PROGRAM, "-p", "autoschedule", costs, "--micro-batches=3"]) == 0
+    assert "found autoschedule: " in capsys.readouterr().err
+
+
+def test_a_sweep_is_a_table_and_a_plot(capsys, costs, tmp_path):
+    svg = tmp_path / "plot.svg"
+    arguments = ["plan", PROGRAM, costs, "-p", "pipelined-boundary", "--sweep", "staleness=0..1", "micro_batches=2,3"]
+    assert main([*arguments, f"--svg={svg}"]) == 0
+    said = capsys.readouterr().out
+    table, *plots = said.split("\n\n")
+    assert len(table.splitlines()) == 5
+    assert [plot.splitlines()[0] for plot in plots] == ["period", "idle", "memory", "staleness"]
+    bars = {line.split("  ")[1]: line.count("#") for line in plots[0].splitlines()[1:]}
+    assert bars == {
+        "staleness=0 micro_batches=2": 29,  # 28 of 38 s
+        "staleness=0 micro_batches=3": 40,
+        "staleness=1 micro_batches=2": 25,  # 24 of 38 s
+        "staleness=1 micro_batches=3": 36,
+    }
+    root = ElementTree.parse(svg).getroot()
+    assert root.tag.endswith("svg")
+    widths = [float(one.get("width")) for one in root.iter() if one.get("class") == "bar"]
+    assert len(widths) == 16
+    assert widths[1] == 380.0
+
+
+def test_a_row_that_is_refused_has_its_reason_and_no_bar(capsys, costs):
+    assert main(["plan", PROGRAM, costs, "--micro-batches=2", "--memory=1.5 GB", "--sweep", "staleness=1..2"]) == 0
+    fine = capsys.readouterr().out
+    assert "refused" not in fine
+    rows = ["-p", "take-ahead", "--memory=1.5 GB", "--sweep", "staleness=0..1"]
+    assert main(["plan", PROGRAM, costs, "--micro-batches=2", *rows]) == 0
+    said = capsys.readouterr().out
+    assert "ST334: the schedule may hold 2 GB" in said
 
 
 @pytest.mark.parametrize(
