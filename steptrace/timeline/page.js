@@ -20,7 +20,7 @@ function ticks(from, to, wanted) {
   const raw = (to - from) / Math.max(1, wanted), power = 10 ** Math.floor(Math.log10(raw));
   const apart = [1, 2, 5, 10].map((n) => n * power).find((one) => one >= raw);
   const found = [];
-  for (let n = Math.ceil(from / apart); n * apart <= to; n++) found.push(n * apart);
+  for (let n = Math.ceil(from / apart); n * apart <= to; n++) found.push(n * apart || 0);
   return found;
 }
 
