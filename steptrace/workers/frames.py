@@ -125,10 +125,12 @@ class Channel:
 
     def _rest(self, size: int) -> memoryview:
         """The next bytes in memory of their own."""
-        rest = bytearray(size)
         ready = min(size, self._end - self._at)
-        rest[:ready] = self._room[self._at : self._at + ready]
+        rest = self._room[self._at : self._at + ready]
         self._at += ready
+        if ready == size:
+            return memoryview(rest)
+        rest += bytes(size - ready)
         view = memoryview(rest)
         while ready < size:
             ready += self._received(view[ready:])

@@ -33,9 +33,6 @@ class Packed:
 class _Packer(pickle.Pickler):
     """Pickles by protocol 5; arrays of JAX become numpy's."""
 
-    def __init__(self, stream: io.BytesIO, buffers: list[memoryview]) -> None:
-        super().__init__(stream, 5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
-
     def reducer_override(self, value: Any) -> Any:
         """How an array is taken apart; everything else as usual."""
         numpy = sys.modules.get("numpy")
@@ -84,9 +81,9 @@ class _Unpacker(pickle.Unpickler):
 
 def pack(value: object) -> Packed:
     """A value as bytes and buffers. Raises what pickling it raises."""
-    stream, buffers = io.BytesIO(), list[memoryview]()
-    _Packer(stream, buffers).dump(value)
-    return Packed(stream.getvalue(), tuple(buffers))
+    stream, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    _Packer(stream, 5, buffer_callback=buffers.append).dump(value)
+    return Packed(stream.getvalue(), tuple(buffer.raw() for buffer in buffers) if buffers else ())
 
 
 def unpack(body: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:

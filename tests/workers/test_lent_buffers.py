@@ -66,9 +66,10 @@ def test_a_buffer_that_jax_holds_is_not_given_back(device):
     assert pending.buffers.released()
 
 
-def test_a_released_buffer_was_read_to_the_end(device):
-    for _ in range(3):
-        pending = device.send("use", np.ones(SIZE, np.float32), lend=True)
+@pytest.mark.parametrize("way", ["use", "use_compiled"])
+def test_a_released_buffer_was_read_to_the_end(device, way: str):
+    for _ in range(2):
+        pending = device.send(way, np.ones(SIZE, np.float32), lend=True)
         pending.result()  # the computation that reads it was dispatched, and is not done
         pending.buffers.release()
         assert overwrite(device, 9) == 0
@@ -106,6 +107,23 @@ def test_copied_arrays_may_be_kept_and_written(box):
         box.call("writable", np.full(SIZE, value, np.float64))
     assert box.call("kept_sum") == SIZE
     assert box.call("writable", np.ones(SIZE)) is True
+
+
+def test_copied_arrays_on_the_device_are_not_written_again(device):
+    for way in ("put", "use", "use_compiled"):
+        device.send(way, np.ones(SIZE, np.float32))
+        for value in range(2, 8):
+            device.send("kind", np.full(SIZE, value, np.float32))
+        assert device.call("read") == (1 if way == "put" else 2) * SIZE
+
+
+def test_control_memory_that_is_used_again_too_early_changes_what_is_on_the_device():
+    worker = Worker.start(remote(Jax))
+    worker.call("reuse_memory_blindly")
+    worker.call("put", np.ones(SIZE, np.float32))
+    worker.call("kind", np.full(SIZE, 5, np.float32))
+    assert worker.call("read") == 5 * SIZE
+    worker.close()
 
 
 def test_lent_arrays_are_read_only_and_small_ones_are_copied(box):

@@ -118,6 +118,24 @@ class Jax:
             product = product @ product / 1500
         self.held = (self.jax.numpy.asarray(value) + product[0, 0]).sum()
 
+    def use_compiled(self, value) -> None:
+        """The same in one compiled program, which is given the value as it is."""
+
+        def compute(value):
+            product = self.jax.numpy.ones((1500, 1500))
+            for _ in range(4):
+                product = product @ product / 1500
+            return (value + product[0, 0]).sum()
+
+        self.held = self.jax.jit(compute)(value)
+
+    def reuse_memory_blindly(self) -> None:
+        """Receive into the same memory each time, whoever reads it still."""
+        from steptrace.workers.rooms import Rooms
+
+        room = Rooms().take(4_000_000)
+        Rooms.take = lambda rooms, size: room[:size]
+
     def read(self) -> float:
         return float(np.asarray(self.held, np.float64).sum())
 
