@@ -1,0 +1,220 @@
+"""Recording a run: every instance on its lane, every wait explained, work in order, memory bounded, nothing changed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import pytest
+from fakes import HashTrainer, parts
+
+import steptrace
+from steptrace.diag.base import SteptraceError
+from steptrace.ir import Op
+from steptrace.lang.records import Prompt
+from steptrace.run.data.prompts import ListPrompts
+from steptrace.run.record import Recorder
+from steptrace.run.watch import Sent, Watcher
+from steptrace.timeline import problems, read_events
+
+PROGRAM = "grpo{staleness=1, prompts=4, samples=2}"
+
+
+class TokenTrainer(HashTrainer):
+    """Offers what is ready once its last call, and its last update, is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_call_token = None
+        self.last_update_token = jnp.zeros(())
+
+    def fwd_bwd(self, micro_batch) -> None:
+        super().fwd_bwd(micro_batch)
+        self.last_call_token = jnp.zeros(())
+
+    def update(self) -> None:
+        super().update()
+        self.last_update_token = jnp.zeros(())
+
+
+def recorded(pipeline: str = "", recorder: Recorder | None = None, steps: int = 4, **other):
+    recorder = recorder or Recorder()
+    run = steptrace.run(
+        PROGRAM, parts(**other), steps=steps, pipeline=pipeline, stage_latch_s=0, around=[recorder.around]
+    )
+    return run, recorder.recording(pipeline=pipeline)
+
+
+@pytest.mark.parametrize("pipeline", ["", "pipelined-boundary"])
+def test_every_instance_is_kept_on_its_lane_and_nothing_changes(pipeline: str):
+    plain = steptrace.run(PROGRAM, parts(), steps=4, pipeline=pipeline, stage_latch_s=0)
+    run, recording = recorded(pipeline)
+    assert (run.params_digest, run.calls_digest) == (plain.params_digest, plain.calls_digest)
+    assert problems(recording) == []
+    assert (recording.origin, recording.program, recording.pipeline, recording.dropped) == (
+        "measured", "grpo", pipeline, 0,
+    )  # fmt: skip
+    counts = Counter((event.kind, event.step) for event in recording.events)
+    assert [counts["commit", step] for step in range(5)] == [1, 1, 1, 1, 0]
+    assert counts["sync_weights", -1] == 1
+    trained = {(e.step, e.micro) for e in recording.events if e.kind.startswith("fwd_bwd")}
+    assert trained == {(step, micro) for step in range(4) for micro in range(len(trained) // 4)}
+    assert set(recording.lanes()) == ({"host", "packer"} if pipeline else {"host"})
+    assert all(recording.lines[event.op].place.startswith("steptrace/programs/grpo.py:") for event in recording.events)
+
+
+def test_an_op_that_was_held_up_says_by_what():
+    _, recording = recorded("pipelined-boundary", steps=6, reward=slow_reward)
+    held = [event for event in recording.events if event.held_s > 0]
+    assert held
+    arrows = {arrow.target: arrow for arrow in recording.arrows if arrow.kind == "lane"}
+    for at, event in enumerate(recording.events):
+        assert (at in arrows) == (event.held_s > 0) == bool(event.held_by)
+        if at in arrows:
+            before = recording.events[arrows[at].source]
+            assert before.op == event.held_by
+            assert before.lane != event.lane
+
+
+def slow_reward(prompt, completions):
+    time.sleep(0.002)
+    return [float(len(text)) for text in completions]
+
+
+def test_only_the_newest_are_kept_and_the_others_counted():
+    _, recording = recorded(recorder=Recorder(limit=8))
+    assert len(recording.events) == 8
+    assert recording.dropped > 40
+    assert recording.events[-1].op == "free"
+    assert recording.events[-1].step == 3
+
+
+def test_a_call_that_fails_is_kept_too():
+    def failing(prompt, completions):
+        raise ZeroDivisionError("on purpose")
+
+    recorder = Recorder()
+    with pytest.raises(SteptraceError, match="on purpose"):
+        steptrace.run(PROGRAM, parts(reward=failing), steps=4, around=[recorder.around])
+    assert recorder.recording().events[-1].op == "reward"
+
+
+def test_what_the_trainer_sends_is_seen_in_its_order():
+    _, recording = recorded(trainer=TokenTrainer())
+    seen = [(span.kind, span.step, span.micro) for span in recording.spans if span.step == 2]
+    micros = sum(kind == "fwd_bwd" for kind, _, _ in seen)
+    assert seen == [*(("fwd_bwd", 2, micro) for micro in range(micros)), ("update", 2, None)]
+    assert {span.device for span in recording.spans} == {"trainer"}
+
+
+def test_control_without_tokens_no_work_is_seen():
+    assert recorded()[1].spans == ()
+
+
+def test_an_annotation_names_op_and_step(monkeypatch):
+    named: list[str] = []
+
+    class Annotation:
+        def __init__(self, name: str) -> None:
+            named.append(name)
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *raised: object) -> None:
+            pass
+
+    monkeypatch.setattr(jax.profiler, "TraceAnnotation", Annotation)
+    recorded(recorder=Recorder(annotate=True), steps=2)
+    assert {"initial_sync/-1", "pack/0", "pack/1"} <= set(named)
+
+
+class Token:
+    """Ready when it is told to be."""
+
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+
+    def block_until_ready(self) -> None:
+        self.ready.wait()
+
+
+def sent(watcher: Watcher, step: int, called: float, returned: float, token, done: float | None = None) -> None:
+    watcher.sent(Sent(Op("fwd_bwd", "fwd_bwd", (), ()), step, 0, "", called, returned, token, done))
+
+
+def test_work_begins_when_it_was_sent_and_what_came_before_it_was_done():
+    watcher, first, second = Watcher("trainer", 10), Token(), Token()
+    now = time.perf_counter()
+    sent(watcher, 0, now - 2.0, now - 1.0, first)
+    sent(watcher, 1, now - 0.9, now - 0.8, second)
+    first.ready.set()
+    second.ready.set()
+    watcher.close()
+    one, two = watcher.seen
+    assert one.start == now - 1.0
+    assert two.start == one.end > two.issued
+
+
+def test_work_that_was_done_when_its_call_returned_counts_from_its_beginning():
+    watcher = Watcher("trainer", 10)
+    sent(watcher, 0, 1.0, 3.0, None, done=3.0)
+    sent(watcher, 1, 3.5, 4.0, None, done=9.0)
+    watcher.close()
+    assert [(span.start, span.end) for span in watcher.seen] == [(1.0, 3.0), (4.0, 9.0)]
+
+
+def test_what_a_call_has_waited_for_was_done_when_it_returned():
+    watcher, token = Watcher("trainer", 10), Token()
+    token.ready.set()
+    now = time.perf_counter()
+    sent(watcher, 0, now - 2.0, now - 1.0, token)
+    watcher.done_by(now - 0.5)
+    watcher.close()
+    assert watcher.seen[0].end == now - 0.5
+
+
+def test_a_run_leaves_its_events_and_costs_behind(tmp_path):
+    events, costs = tmp_path / "events.json", tmp_path / "costs.toml"
+    steptrace.run(PROGRAM, parts(), steps=5, timed=True, events=events, profile=costs)
+    recording = read_events(events)
+    assert max(event.step for event in recording.events) == 4
+    assert {span.device for span in recording.spans} >= {"trainer"}
+    from steptrace.cost import read_costs
+
+    found = read_costs(costs)
+    assert found.unknown(steptrace.resolve(PROGRAM)) == ("save_checkpoint",)
+    assert found.micro_batches == len({event.micro for event in recording.events if event.kind == "fwd_bwd"})
+    assert "what was waited for behind its call" in costs.read_text()
+
+
+def test_a_profile_needs_steps_and_a_place(tmp_path):
+    trainer = HashTrainer()
+    for option, code in (
+        ({"steps": 2, "profile": tmp_path / "costs.toml"}, "ST641"),
+        ({"steps": 5, "profile": tmp_path / "missing" / "costs.toml"}, "ST600"),
+        ({"steps": 5, "events": tmp_path}, "ST600"),
+        ({"steps": 5, "events": 3}, "ST308"),
+    ):
+        with pytest.raises(SteptraceError) as caught:
+            steptrace.run(PROGRAM, parts(trainer=trainer), **option)
+        assert caught.value.code == code, option
+    assert trainer.calls == []
+
+
+def test_data_that_ends_before_the_steps_that_count_leaves_a_remark(tmp_path):
+    prompts = ListPrompts([Prompt(f"p:{index}", f"prompt {index}") for index in range(8)])
+    run = steptrace.run(PROGRAM, parts(prompts=prompts), epochs=1, profile=tmp_path / "costs.toml")
+    assert run.steps == 2
+    assert "was not written: of 2 steps the first 2 compile" in run.remarks[-1]
+    assert not (tmp_path / "costs.toml").exists()
+
+
+def test_events_are_small(tmp_path):
+    steptrace.run(PROGRAM, parts(), steps=5, events=tmp_path / "events.json")
+    text = (tmp_path / "events.json").read_text()
+    assert len(text) < 300 * len(json.loads(text)["events"]["rows"])
