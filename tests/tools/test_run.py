@@ -56,6 +56,7 @@ def test_without_flags_the_job_decides(seen, capsys):
 def test_every_flag_reaches_the_job(seen):
     line = "run --task chain_sum --steps=7 grpo{staleness=1} --seed 3 --out x --resume -p a,b --target inline"
     line += " --control=shuffled-rewards --eval_size=9 --tensorboard --timed --sanitize --mesh=data=2"
+    line += " --profile=c.toml --events=e.json"
     assert main(line.split()) == 0
     assert seen == [
         JobConfig(
@@ -70,6 +71,8 @@ def test_every_flag_reaches_the_job(seen):
             control="shuffled-rewards",
             eval_size=9,
             tensorboard=True,
+            profile="c.toml",
+            events="e.json",
             timed=True,
             sanitize=True,
             mesh="data=2",
@@ -97,6 +100,8 @@ def test_a_flag_that_does_not_fit_exits_2_before_the_job(flag: str, seen):
         (["grpo", "-p", "no-such-pass"], "there is no pass `no-such-pass`"),
         (["grpo", "--steps=0"], "steps=0"),
         (["grpo", "--out=/proc/nothing"], "cannot be written"),
+        (["grpo", "--steps=2", "--profile=costs.toml"], "a profile of 2 steps says nothing"),
+        (["grpo", "--events=missing/events.json"], "cannot write the events of a run"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_a_code(arguments: list[str], sentence: str, capsys, tmp_path, monkeypatch):
