@@ -20,6 +20,8 @@ def _define(values: flags.FlagValues) -> None:
         "pipeline", "", "passes, or a named pipeline, in their order", short_name="p", flag_values=values
     )
     flags.DEFINE_string("costs", "", "a TOML file: how long ops take, for `autoschedule`", flag_values=values)
+    flags.DEFINE_string("mesh", "", "fill `select-logps-head` in as the main job on it does", flag_values=values)
+    flags.DEFINE_string("task", "spell_backward", "with --mesh: the task of that job", flag_values=values)
     flags.DEFINE_enum(
         "view",
         "text",
@@ -41,10 +43,12 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
 
     from ..output import write_text
     from ..with_costs import with_costs
+    from ..with_mesh import with_mesh
 
     if not values.pipeline:
         raise UsageError(f"`opt` needs a pipeline: opt {operands[0]} -p pipelined-boundary")
-    result = _applied(resolve(operands[0]), with_costs(values.pipeline, values.costs))
+    pipeline = with_mesh(with_costs(values.pipeline, values.costs), values.mesh, values.task)
+    result = _applied(resolve(operands[0]), pipeline)
     _show(result, values)
     if values.dump:
         _write_dumps(result, values.dump)
@@ -144,6 +148,10 @@ crash can be seen again.""",
         ("opt 'grpo{staleness=1}' -p pipelined-boundary -o pipelined.st", "a named pipeline"),
         ("opt grpo -p take-ahead{depth=1},defer-metrics --remarks", "passes with options, and what became of them"),
         ("dump grpo | steptrace opt - -p defer-metrics --view=grid", "standard input; lanes over time"),
+        (
+            "opt grpo -p select-logps-head --mesh=data=2,fsdp=2,context=2",
+            "the log-prob head that the main job takes there",
+        ),
         ("opt 'grpo{staleness=1}' -p pipelined-boundary --emit=py -o fast.py", "a Python loop with a function a lane"),
         ("opt 'grpo{staleness=1}' -p autoschedule --costs=costs.toml", "the fastest that is found, and its pipeline"),
         ("opt grpo -p defer-metrics --print-after=all --time", "the schedule after each pass, and how long each took"),
