@@ -115,6 +115,24 @@ class StaggerError(SteptraceError):
     code = "ST318"
 
 
+class LostRoundError(SteptraceError):
+    """A step is to be sampled with weights that were never published: their round got lost.
+
+    Under `async-weight-sync` a transfer or an apply that raises `ConnectionError` or `TimeoutError` is done again from
+    the same copy, three times in all. A round that is lost each time is given up: what was published before goes on
+    serving, and the run says so in its remarks. With `weights="pinned"` the rollouts of step k are made with the
+    weights of step k-1-staleness and no others, so that dispatch is refused where those are missing; with
+    `weights="freshest"`, where all are missing that the staleness allows for. The cause is the error of the last try.
+
+        steptrace.run("grpo{staleness=1}", parts, pipeline="async-weight-sync")   # and the engine is gone for a minute
+
+    Ways out: let the rollout itself wait for an engine that comes back, or give it several engines; resume from the
+    newest checkpoint once the engine is there again.
+    """
+
+    code = "ST319"
+
+
 class StateAheadError(SteptraceError):
     """A part with a state of its own is called ahead of the checkpoints that hold that state.
 

@@ -60,6 +60,11 @@ class WeightBoard:
                 raise UnpublishedWeightsError(f"no sync of step {step} has published weights (steps with one: {known})")
             return self._versions[step]
 
+    def holds(self, version: int) -> bool:
+        """Whether a version was published and not dropped since."""
+        with self._changing:
+            return version in self._weights
+
     def newest(self) -> int:
         """The last step that published."""
         with self._changing:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from steptrace.diag.binding import UnboundPartError
 from steptrace.diag.data import SamplingCapError
 from steptrace.diag.rollout import WeightsMismatchError
-from steptrace.diag.running import PartialStepError, StaggerError, WindowClosedError
+from steptrace.diag.running import LostRoundError, PartialStepError, StaggerError, WindowClosedError
 from steptrace.ir import Op
 from steptrace.lang.records import Group, GroupId, Prompt
 from steptrace.lower import Plan
@@ -40,6 +40,7 @@ def dispatch(run: Session, at: At) -> tuple[()]:
             loc=op.loc,
         )
     source = max(at.step - 1 - contract.staleness, -1) if contract.weights == "pinned" else run.board.newest()
+    _refuse_lost(run, op, at.step, source)
     version = run.board.version(source)
     run.board.forget_before(_needless(run, source, at.step))
     run.step_memory(at.step).stats["rollout_version"] = float(version)
@@ -54,6 +55,29 @@ def dispatch(run: Session, at: At) -> tuple[()]:
     else:
         sample()
     return ()
+
+
+def _refuse_lost(run: Session, op: Op, step: int, source: int) -> None:
+    """Refuse a dispatch that would be served older weights than its contract says, since a round of weights was lost.
+
+    Args:
+      run: the run.
+      op: the dispatch.
+      step: its step.
+      source: the step whose weights it reads: the pinned one, or the one that published last.
+
+    Raises:
+      LostRoundError: the pinned step's round was given up, or that of the oldest step that the staleness allows, and
+        none behind it has published.
+    """
+    oldest = step - 1 - run.plan.program.contract.staleness
+    lost = [at for at in run.lost_rounds if source <= at <= oldest]
+    if lost:
+        raise LostRoundError(
+            f"the rollouts of step {step} are to be made with the weights of step {max(lost)}, which were not "
+            "published: the round got lost each time it was tried",
+            loc=op.loc,
+        ) from run.lost_rounds[max(lost)]
 
 
 def take_groups(run: Session, at: At) -> list[Group]:

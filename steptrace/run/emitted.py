@@ -32,6 +32,7 @@ from steptrace.run.remote.hosting import in_place, noting
 from steptrace.run.result import RunResult
 from steptrace.run.session import LATCH_S, Session
 from steptrace.run.store import opened as folder_opened
+from steptrace.run.sync_rounds import with_rounds
 from steptrace.run.verbs import PART_VERBS, VERBS
 
 STALL_S = 3600.0
@@ -146,7 +147,7 @@ class Loop:
         self._run = session
         self._slots = session.plan.slots
         self._ops = {op.id: op for op in session.plan.program.ops()}
-        self._rules: dict[str, Callable[..., Any]] = {**VERBS, **PART_VERBS, **session.parts.ops}
+        self._rules: dict[str, Callable[..., Any]] = with_rounds({**VERBS, **PART_VERBS, **session.parts.ops})
         for wrap in noting(session.plan):
             self._rules = {kind: wrap(rule) for kind, rule in self._rules.items()}
         self._made: RunResult | None = None

@@ -19,6 +19,7 @@ from steptrace.run.horizon import Horizon
 from steptrace.run.lane import LaneRunner
 from steptrace.run.progress import Progress, Watch
 from steptrace.run.session import Session
+from steptrace.run.sync_rounds import with_rounds
 from steptrace.run.verbs import PART_VERBS, VERBS, Results
 
 STALL_S = 3600.0
@@ -65,7 +66,7 @@ class Executor:
         rules: dict[str, Rule] = {**VERBS, **PART_VERBS, **run.parts.ops}
         for wrap in around:
             rules = {kind: wrap(rule) for kind, rule in rules.items()}
-        self._rules: Mapping[str, Rule] = rules
+        self._rules: Mapping[str, Rule] = with_rounds(rules)
         self.seconds: dict[str, float] = defaultdict(float)
 
     def prologue(self) -> None:

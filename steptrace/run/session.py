@@ -117,6 +117,7 @@ class Session:
         self.update_done = False
         self.updated = False
         self.copied: dict[int, tuple[Any, int]] = {}
+        self.lost_rounds: dict[int, Exception] = {}
         self.saves: dict[int, Iterator[None]] = {}
         self.resources = OwnResources(self, plan.program)
         self.first = 0

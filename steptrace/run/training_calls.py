@@ -225,7 +225,7 @@ def _transfer_weights(run: Session, at: At) -> Results:
 
 
 def _apply_weights(run: Session, at: At) -> Results:
-    weights, version = run.copied.pop(at.step)
+    weights, version = run.copied[at.step]
     run.board.publish(at.step, weights, version)
     return ()
 
