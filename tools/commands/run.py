@@ -18,7 +18,7 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("pipeline", "", "passes to apply, in their order", short_name="p", flag_values=values)
     flags.DEFINE_string("costs", "", "a TOML file: how long ops take, for `autoschedule`", flag_values=values)
     flags.DEFINE_string("against", "", "of a schedule, the program it was derived from", flag_values=values)
-    flags.DEFINE_string("target", "inline", "what the program is lowered to", flag_values=values)
+    flags.DEFINE_string("target", "inline", "where it runs: inline, or process", flag_values=values)
     flags.DEFINE_string("control", "", "break one thing on purpose: shuffled-rewards", flag_values=values)
     flags.DEFINE_integer("eval_size", 300, "held-out problems, before and after", flag_values=values)
     flags.DEFINE_bool("tensorboard", False, "write TensorBoard events too", flag_values=values)
@@ -60,6 +60,7 @@ of a built-in program is known; name that of your own with --against.""",
         ("run grpo --task chain_sum --steps 200 --seed 2 --out runs/a", "another task, kept in a folder of that name"),
         ("run grpo --out runs/a --resume", "goes on where that run stopped"),
         ("run grpo -p async-everything", "under a derived schedule"),
+        ("run grpo -p pipelined-boundary --target process", "trainer, rollout and reference in processes of their own"),
         ("run grpo --steps 30 --profile costs.toml --events events.json", "to plan by, and to look at"),
         ("run fast.st --against my_job:step", "a schedule, perhaps edited by hand, and what it was derived from"),
         ("run grpo --control shuffled-rewards", "the control, which must learn nothing"),

@@ -25,30 +25,31 @@ class Letters:
         return " ".join(map(str, tokens))
 
 
-class Dropping(JaxTrainer):
-    """Loses the second micro-batch of a step."""
-
-    def fwd_bwd(self, micro_batch, **how):
-        if (micro_batch.step, micro_batch.index) == (1, 1):
-            return {"update_deferred": False}
-        return super().fwd_bwd(micro_batch, **how)
-
-
 class Restarting(JaxTrainer):
-    """Can be set back to where it began."""
+    """Can be set back to where it began, and told to lose the second micro-batch of a step."""
+
+    loses = -1
 
     def reset(self, folder):
         if not folder.exists():
             self.save_checkpoint(folder)
         self.restore_checkpoint(folder)
 
+    def lose(self, step):
+        self.loses = step
+
+    def fwd_bwd(self, micro_batch, **how):
+        if (micro_batch.step, micro_batch.index) == (self.loses, 1):
+            return {"update_deferred": False}
+        return super().fwd_bwd(micro_batch, **how)
+
 
 def model():
     return Decoder(DecoderConfig(vocab_size=16, dim=16, layers=1, heads=2, max_length=16))
 
 
-def trainer(kind=Restarting):
-    return kind(model(), optax.adam(1e-2), GrpoLoss(kl_coef=0.1))
+def trainer():
+    return Restarting(model(), optax.adam(1e-2), GrpoLoss(kl_coef=0.1))
 
 
 def rollout():
@@ -63,10 +64,10 @@ def different(prompt, completions):
     return [float(len(set(text.split()))) for text in completions]
 
 
-def real_bind(kind=Restarting):
+def real_bind():
     """Parts for GRPO."""
     return {
-        "trainer": remote(trainer, kind),
+        "trainer": remote(trainer),
         "rollout": remote(rollout),
         "reference": remote(reference),
         "reward": different,

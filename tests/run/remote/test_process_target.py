@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 from remote_parts import (
     PIPES,
@@ -156,6 +162,29 @@ def test_no_process_is_left_behind_a_run_that_ends_early(error):
     with pytest.raises(error):
         run(bind(callbacks=Ends()), pipeline="async-everything", target="process")
     assert children() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_behind_an_interrupt_or_a_death(number):
+    script = Path(__file__).with_name("interrupted.py")
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as driver:
+        workers = [int(pid) for pid in driver.stdout.readline().split()]
+        assert len(workers) == 3
+        assert all(map(_lives, workers))
+        driver.send_signal(number)
+        driver.stdout.read()  # at its end the driver, and whoever has its output, is gone
+    until = time.monotonic() + 60
+    while any(map(_lives, workers)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(_lives, workers))
+
+
+def _lives(pid):
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_an_emitted_loop_runs_on_processes(workers):
