@@ -117,6 +117,7 @@ def test_copied_arrays_on_the_device_are_not_written_again(device):
         assert device.call("read") == (1 if way == "put" else 2) * SIZE
 
 
+@pytest.mark.slow
 def test_control_memory_that_is_used_again_too_early_changes_what_is_on_the_device():
     worker = Worker.start(remote(Jax))
     worker.call("reuse_memory_blindly")

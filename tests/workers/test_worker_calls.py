@@ -112,6 +112,7 @@ def test_keys_go_both_ways(device):
     assert np.array_equal(jax.random.key_data(split), jax.random.key_data(jax.random.split(key)[0]))
 
 
+@pytest.mark.slow
 def test_keys_keep_their_generator(device):
     key = jax.random.key(7, impl="rbg")
     drawn, split = device.call("draw", key)
