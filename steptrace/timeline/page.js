@@ -402,7 +402,7 @@ function drawBar(view, index, a, b, top, near) {
     const from = Math.max(view.x(wait[0]), left), to = Math.min(view.x(wait[1]), left + wide);
     if (to > from) group.append(element("rect", { x: from, y: top + 1, width: to - from, height: BAR - 2, fill: `url(#hatch${panel.index})` }));
   }
-  const name = panel.ops[bar[1]][0].replace(/\.first$/, ""), micro = bar[3] === null ? "" : ` ${bar[3]}`, what = bar[6] && typeof bar[6] === "string" ? ` ${bar[6]}` : "";
+  const name = panel.ops[bar[1]][0].replace(/\.first(\..*)?$/, ""), micro = bar[3] === null ? "" : ` ${bar[3]}`, what = bar[6] && typeof bar[6] === "string" ? ` ${bar[6]}` : "";
   const seen = Math.max(left, GUTTER), room = Math.min(left + wide, view.right) - seen;
   const text = fitting([`${name}${micro}${what}`, ...(micro ? [] : [name]), `${initials(name)}${micro}`, micro ? micro.trim() : initials(name)], room);
   if (text) group.append(element("text", { x: seen + room / 2, y: top + BAR / 2 + 4, "text-anchor": "middle", style: `stroke:var(--s${colour})` }, text));

@@ -153,6 +153,11 @@ def lines_of(program: Program) -> dict[str, Line]:
     return {op.id: line_of(op.loc) for op in program.ops() if op.loc is not None}
 
 
+def short(op: str) -> str:
+    """An op's id as it is drawn beside its micro-batch: without what marks the copy for the first one."""
+    return op.partition(".first")[0]
+
+
 def line_of(loc: Loc) -> Line:
     """A place, with what stands there."""
     return Line(str(Loc(written_path(loc.file), loc.line, loc.column)), loc.source())

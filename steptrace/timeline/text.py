@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from steptrace.cost.quantity import seconds_in_words
 from steptrace.simulate import Event, Span
 from steptrace.timeline.idle import gaps_of
-from steptrace.timeline.recording import Recording
+from steptrace.timeline.recording import Recording, short
 
 _LEGEND = (
     "op.micro-batch@step, by initials where there is little room; | begins an op; ~ waits for a device; "
@@ -69,7 +69,7 @@ def _row(
 
 def _token(bar: Event | Span, room: int) -> str:
     """A bar in so many columns: in full, or by the initials of its op."""
-    name = bar.op.removesuffix(".first")
+    name = short(bar.op)
     initials = "".join(word[0] for word in name.split("_") if word)
     micro = "" if bar.micro is None else f".{bar.micro}"
     shorter = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from steptrace.simulate import Event, Span
-from steptrace.timeline.recording import Arrow, Recording
+from steptrace.timeline.recording import Arrow, Recording, short
 
 _INSIDE = 1e-3
 """A flow leaves a bar this share of its length in front of its end: at the end itself it would not be its own."""
@@ -65,7 +65,7 @@ def named(bar: Event | Span) -> str:
     """A bar by its op, step and micro-batch."""
     what = f" {bar.what}" if isinstance(bar, Span) and bar.what else ""
     micro = "" if bar.micro is None else f".{bar.micro}"
-    return f"{bar.op.removesuffix('.first')}{micro}@{bar.step}{what}"
+    return f"{short(bar.op)}{micro}@{bar.step}{what}"
 
 
 def _flow(
