@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -205,3 +207,34 @@ def test_a_closed_worker_finishes_what_it_was_sent_and_takes_no_more(box):
     with pytest.raises(WorkerClosedError, match="`add` cannot be called"):
         box.call("add", 1)
     box.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_call_is_lost_or_executed_twice_among_many_threads_and_losses(lasting, seed: int):
+    """One message in twenty-five is lost, over sizes, threads, and ways to send."""
+    chance, lost = random.Random(seed), []
+    total, executed = lasting.get("total"), lasting.calls_executed
+
+    def faults(method: str, request: int) -> str | None:
+        fault = chance.choice(["drop-request", "drop-reply"]) if chance.random() < 0.04 else None
+        lost.extend([request] if fault else [])
+        return fault
+
+    def calls(number: int) -> bool:
+        own, right = random.Random(seed * 10 + number), True
+        for _ in range(150):
+            size, value = own.choice([1, 100, 5000, 9000, 50_000, 200_000]), own.random()
+            array = np.full(size, value)
+            pending = lasting.send("grow", array, lend=own.random() < 0.4)
+            array[:] = -1
+            right &= np.array_equal(pending.result(timeout=60)[1], np.full(size, 2 * value))
+            pending.buffers.release(timeout=60)
+        return right
+
+    lasting.faults = faults
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(calls, range(4)))
+    lasting.faults = None
+    assert len(lost) > 5
+    assert (lasting.get("total") - total, lasting.calls_executed - executed) == (600, 600)
