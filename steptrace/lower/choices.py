@@ -13,7 +13,7 @@ from types import MappingProxyType
 from steptrace.diag.binding import NotLowerableError
 from steptrace.ir import Op
 from steptrace.lower.plan import Call, Plan
-from steptrace.lower.targets import OWN_PROCESSES
+from steptrace.lower.targets import LENDS_BUFFERS, OWN_PROCESSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,7 @@ WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
         ),
         "settle": (Way("in-trainer", (), "the trainer settles its calls itself, the last one in the update"),),
         "release": (
-            Way("return", ("lends_buffers",), "waits for the calls that read the buffer, and gives it back"),
-            Way("nothing", (), "the memory is the host's own, and goes with the micro-batch"),
-        ),
-        "release": (
-            Way("return", ("lends_buffers",), "waits for the calls that read the buffer, and gives it back"),
+            Way("return", (LENDS_BUFFERS,), "waits for the calls that read the buffer, and gives it back"),
             Way("nothing", (), "the memory is the host's own, and goes with the micro-batch"),
         ),
         "start_metrics": (

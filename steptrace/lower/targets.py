@@ -59,6 +59,9 @@ PLAIN_OPS = frozenset(
 SCHEDULE_OPS = frozenset(row.name for row in SCHEDULE_ROWS)
 """The kinds that laws split ops into."""
 
+LENDS_BUFFERS = "lends_buffers"
+"""The capability of a target, or a part, that reads micro-batches where they lie until they are given back."""
+
 OWN_PROCESSES = "own_processes"
 """The capability of a target whose trainer, rollout and reference live in processes of their own."""
 
@@ -74,7 +77,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             "process",
             rules=PLAIN_OPS,
             scheduled=SCHEDULE_OPS,
-            capabilities=frozenset({OWN_PROCESSES}),
+            capabilities=frozenset({OWN_PROCESSES, LENDS_BUFFERS}),
             doc="Trainer, rollout and reference each in a process of its own; all else in this one, as inline.",
         ),
     }

@@ -21,6 +21,12 @@ from steptrace.workers import Remote, Worker
 HOSTED = ("trainer", "rollout", "reference")
 """The roles whose parts have a process of their own under a target with processes."""
 
+SLOTS = 4
+"""How many calls' micro-batches a worker may read in place at a time, at least."""
+
+_CALLS_ON_ONE = 2
+"""How many calls of one part read the same micro-batch: log-probs under the actor, and the training call."""
+
 
 @contextmanager
 def in_place(plan: Plan, bind: Mapping[str, Any], wait_s: float) -> Iterator[dict[str, Any]]:
@@ -48,10 +54,11 @@ def in_place(plan: Plan, bind: Mapping[str, Any], wait_s: float) -> Iterator[dic
         return
     for role, call in callers.items():
         _check_remote(role, wanted.get(role), call, plan)
-    with hosted(wanted) as there:
+    lent = lent_at_most(plan)
+    with hosted(wanted, slots=max(SLOTS, _CALLS_ON_ONE * lent)) as there:
         for part in there.values():
             if isinstance(part, RemotePart):
-                begin(part, wait_s)
+                begin(part, wait_s, lends=bool(lent))
         yield there
 
 
@@ -70,12 +77,23 @@ def built(bind: Mapping[str, Any]) -> dict[str, Any]:
     return {name: made.get(id(part), part) for name, part in bind.items()}
 
 
+def lent_at_most(plan: Plan) -> int:
+    """How many micro-batches the schedule lends at a time: the buffers of its ring; 0 where it gives none back."""
+    if not any(op.kind == "release" for op in plan.program.ops()):
+        return 0
+    return sum(one.capacity for one in plan.program.resources if one.name.startswith("buffers."))
+
+
 @contextmanager
-def hosted(bind: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def hosted(bind: Mapping[str, Any], *, slots: int = SLOTS) -> Iterator[dict[str, Any]]:
     """The parts, with each `Remote` of `HOSTED` in a worker of its own, and any other one made in this process.
 
     Runs that are given these parts use the same workers one after another: what they have compiled, they keep. Behind a
     run that has failed, `renew` lets the parts be called again.
+
+    Args:
+      bind: parts by role.
+      slots: how many calls' micro-batches each worker may read in place at a time.
 
     At the end every call is waited for, and the workers are closed; on a failure they are closed at once.
 
@@ -89,7 +107,7 @@ def hosted(bind: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         for role, part in remotes.items():
             if id(part) not in workers:  # one that is bound to several roles has one process
-                workers[id(part)] = Worker.spawn(Remote(HostedPart, (part,), {}, part.loc), name=role)
+                workers[id(part)] = Worker.spawn(Remote(HostedPart, (part,), {}, part.loc), name=role, slots=slots)
         parts: dict[int, RemotePart] = {}
         for role, part in remotes.items():
             if id(part) not in parts:

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from steptrace.diag.base import Note, SteptraceError
@@ -18,6 +19,7 @@ from steptrace.diag.remote import AfterFailureError
 from steptrace.diag.workers import WorkerTimeoutError
 from steptrace.lang.records import MicroBatch
 from steptrace.run.instance import At
+from steptrace.run.remote.loans import Loans, micro_batches
 from steptrace.run.remote.places import here
 from steptrace.run.remote.wire import How
 from steptrace.workers import Pending, Worker
@@ -65,11 +67,15 @@ class Line:
 
     Attributes:
       wait_s: how long an answer is waited for, in seconds; None for without end.
+      lends: whether the part reads micro-batches where they lie, until they are given back.
+      loans: the calls that do.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.wait_s: float | None = None
+        self.lends = False
+        self.loans = Loans()
         self._issuing = threading.Lock()
         self._open: deque[_Issued] = deque()
         self._failure: Exception | None = None
@@ -86,7 +92,7 @@ class Line:
           whatever the part raises, and `WorkerLostError`; the failure of an earlier call that was not waited for.
           WorkerTimeoutError: there is no answer yet after ``wait_s``.
         """
-        return self._waited(verb, (how, *args), given)
+        return self._waited(verb, (how, *map(_absolute, args)), given)
 
     def ask(self, method: str, *args: Any) -> Any:
         """Call a method of what stands in front of the part."""
@@ -99,7 +105,7 @@ class Line:
         self._check()
         words = _words(verb, args)
         with self._issuing:
-            pending = self.worker.send(verb, How(keep, loose=True), *args, **given)
+            pending = self._issue(verb, (How(keep, loose=True), *map(_absolute, args)), given)
             self._open.append(_Issued(pending, words, here()))
 
     def settle(self) -> None:
@@ -117,12 +123,13 @@ class Line:
                 continue
         self._failure = None
         self.worker.call("hosted_renew")
+        self.loans.drop()
 
     def _waited(self, method: str, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         self._check()
         with self._issuing:
             before = tuple(self._open)
-            pending = self.worker.send(method, *args, **given)
+            pending = self._issue(method, args, given)
         try:
             made = pending.result(self.wait_s)
         except Exception as error:
@@ -131,6 +138,14 @@ class Line:
             while self._open and self._open[0] in before:
                 self._open.popleft()
         return made
+
+    def _issue(self, method: str, args: tuple[Any, ...], given: dict[str, Any]) -> Pending:
+        """Send a call, with its micro-batches to be read in place where the part lends."""
+        lends = self.lends and bool(micro_batches(args))
+        pending = self.worker.send(method, *args, lend=lends, **given)
+        if lends:
+            self.loans.note(args, pending)
+        return pending
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -174,6 +189,11 @@ def _failure(pending: Pending, wait_s: float | None) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def _absolute(value: Any) -> Any:
+    """A path as another process finds it too, whatever folder either works in by now."""
+    return value.absolute() if isinstance(value, Path) else value
 
 
 def _words(verb: str, args: tuple[Any, ...]) -> str:

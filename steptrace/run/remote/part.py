@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from steptrace.lang.records import MicroBatch
 from steptrace.run.remote.hosted import Attribute
 from steptrace.run.remote.line import Line
 from steptrace.run.remote.wire import How, Kept
@@ -47,6 +48,10 @@ class RemotePart:
             return Verb(self._line, name, there.signature)
         return UpdateToken(self._line) if name == "last_update_token" else self._line.ask("hosted_value", name)
 
+    def release(self, micro_batch: MicroBatch) -> None:
+        """Wait until the part's process reads a micro-batch no more; its buffers are used again."""
+        self._line.loans.give_back(micro_batch, self._line.wait_s)
+
     def __repr__(self) -> str:
         return f"<{self.__name__} in process {self._line.worker.pid}>"
 
@@ -56,9 +61,15 @@ def line_of(part: RemotePart) -> Line:
     return part._line
 
 
-def begin(part: RemotePart, wait_s: float) -> None:
-    """Make a part ready for a run that waits so many seconds for an answer of it."""
-    part._line.wait_s = wait_s
+def begin(part: RemotePart, wait_s: float, *, lends: bool = False) -> None:
+    """Make a part ready for a run.
+
+    Args:
+      part: the part.
+      wait_s: how many seconds an answer of it is waited for.
+      lends: whether it reads micro-batches where they lie, until the run's schedule gives them back.
+    """
+    part._line.wait_s, part._line.lends = wait_s, lends
     part._line.renew()
 
 
