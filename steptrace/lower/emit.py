@@ -75,7 +75,7 @@ def _run_function(names: list[str]) -> str:
     Args:
       parts: as `steptrace.run` takes them.
       steps: how many; None with `epochs`.
-      **options: `seed`, `epochs`, `out`, `stall_s`, `stage_latch_s`, as `steptrace.run` takes them.
+      **options: `seed`, `epochs`, `out`, `stall_s`, `stage_latch_s`, `target`, as `steptrace.run` takes them.
     """
     with opened(SCHEDULE, SOURCE, parts, steps, **options) as loop:
         before(loop)

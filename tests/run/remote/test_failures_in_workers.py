@@ -99,6 +99,15 @@ def test_workers_run_again_behind_a_failure(workers):
     assert digests(run(workers)) == digests(inline())
 
 
+def test_weights_are_sent_again_behind_a_sync_that_failed(workers):
+    workers["rollout"].arm("apply_weights", 2)
+    with pytest.raises(ZeroDivisionError):
+        run(workers, pipeline="async-everything")
+    renew(workers)
+    workers["trainer"].reset()
+    assert digests(run(workers, pipeline="async-everything")) == digests(inline())
+
+
 def test_a_stage_that_is_lost_is_sent_whole(workers):
     workers["trainer"].arm("stage_fwd_bwd", 2, "lost")
     made = run(workers, pipeline="pipelined-boundary")

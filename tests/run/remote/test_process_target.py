@@ -62,6 +62,16 @@ def test_every_number_of_steps_trains_the_same_as_in_one_process(workers, pipeli
     assert (made.target, inline.target) == ("process", "inline")
 
 
+def test_a_timed_and_sanitized_run_trains_the_same(workers):
+    assert digests(hosted_run(workers, timed=True, sanitize=True)) == digests(run(bind()))
+
+
+def test_a_folder_is_found_whatever_the_driver_works_in_by_now(workers, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hosted_run(workers, out="kept")
+    assert list((tmp_path / "kept" / "checkpoints").iterdir())
+
+
 def test_what_is_staged_is_run_staged(workers):
     """So the equality above is of schedules that ship ahead, not of ones that fall back."""
     hosted_run(workers, 5, pipeline="pipelined-boundary")
