@@ -15,7 +15,8 @@ from pathlib import Path
 
 from steptrace.testing.cells import Cell, Child, Ended, Tell, run_cells
 from steptrace.testing.durable_runs import Arm, Left, Pace, paced_parts, quickly, run_into
-from steptrace.testing.fault_matrix import calls_in, pace_of, runs_in, wholes_of
+from steptrace.testing.fault_cells import calls_in, pace_of, runs_in
+from steptrace.testing.fault_matrix import wholes_of
 from steptrace.testing.faults import Fault, inject
 
 KILLED_IN = (2, 3)

@@ -34,7 +34,7 @@ from steptrace.run.capabilities import capabilities_of
 from steptrace.run.executor import Around
 from steptrace.run.result import RunResult
 from steptrace.run.store import checkpoints
-from steptrace.testing.hash_parts import HalfReference, StagingTrainer, hash_parts
+from steptrace.testing.hash_parts import HalfReference, HashRollout, StagingTrainer, hash_parts
 
 STEPS = 5
 """How many steps a run has."""
@@ -157,7 +157,7 @@ class _Paced(StagingTrainer):
         super().__init__()
         self.reference = _Paces(self, late)
         self.packed: set[int] = set()
-        self.fetched = 0
+        self.ended = -1
         self._late, self._loses = late, loses
 
     def fwd_bwd(self, micro_batch: MicroBatch, **how: bool) -> dict[str, bool] | None:
@@ -172,24 +172,19 @@ class _Paced(StagingTrainer):
             raise ConnectionError("the link for stages is down")
         return super().stage_fwd_bwd(micro_batch)
 
-    def get_metrics(self) -> dict[str, float]:
-        self.fetched += 1
-        return super().get_metrics()
-
-    def fetch_metrics(self, aside: float) -> dict[str, float]:
-        self.fetched += 1
-        return super().fetch_metrics(aside)
+    def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.ended = step
 
 
 class _Paces(HalfReference):
-    """The reference beside that trainer: tells it what is packed, or waits for the metrics of the step before."""
+    """The reference beside that trainer: tells it what is packed, or waits for the end of the step before."""
 
     def __init__(self, trainer: _Paced, late: bool) -> None:
         self._trainer, self._late = trainer, late
 
     def logps(self, micro_batch: MicroBatch) -> np.ndarray:
         if micro_batch.index == 0 and self._late:
-            _patiently(lambda: self._trainer.fetched >= micro_batch.step)
+            _patiently(lambda: self._trainer.ended >= micro_batch.step - 1)
         made = super().logps(micro_batch)
         self._trainer.packed.add(micro_batch.step)
         return made
@@ -207,7 +202,31 @@ def paced_parts(pace: Pace) -> dict[str, Any]:
     if pace == "as it comes":
         return hash_parts()
     trainer = _Paced(late=pace == "packed late", loses=pace == "stage lost")
-    return hash_parts(trainer=trainer, reference=trainer.reference)
+    return hash_parts(trainer=trainer, reference=trainer.reference, callbacks=_Told(trainer))
+
+
+class _Told:
+    """A callback that tells a trainer of the ends of steps, and has no state of its own."""
+
+    def __init__(self, trainer: _Paced) -> None:
+        self.on_step_end = trainer.on_step_end
+
+
+class SlowCloser(StagingTrainer):
+    """A trainer whose last call of a step takes so long that the first micro-batch of the next one is packed."""
+
+    def fwd_bwd(self, micro_batch: MicroBatch, **how: bool) -> dict[str, bool] | None:
+        """Mix a micro-batch in."""
+        if micro_batch.last:
+            time.sleep(0.1)
+        return super().fwd_bwd(micro_batch, **how)
+
+
+def remote_parts(pace: Pace = "as it comes") -> dict[str, Any]:
+    """Parts whose trainer, rollout and reference are made in processes of their own."""
+    trainer = SlowCloser if pace == "packed in time" else StagingTrainer
+    there = {"trainer": trainer, "rollout": HashRollout, "reference": HalfReference}
+    return hash_parts(**{role: steptrace.remote(made) for role, made in there.items()})
 
 
 def run_into(
@@ -218,19 +237,22 @@ def run_into(
     around: Sequence[Around] = (),
     stall_s: float = 60.0,
     book: Book | None = None,
+    target: str = "inline",
 ) -> tuple[Left, tuple[str, ...]]:
     """Run an arm in a folder, from its newest checkpoint on if there is one; gives what it leaves, and its remarks."""
     resume = bool(checkpoints(out))
     if not resume:
         (out / "log").unlink(missing_ok=True)
-    book = book or Book(out / "log")
+    book, bound = book or Book(out / "log"), dict(bound or hash_parts())
+    callbacks = [book, *([bound["callbacks"]] if "callbacks" in bound else [])]
     made = steptrace.run(
         arm.schedule,
-        {**(bound or hash_parts()), "callbacks": book, "tracker": book},
+        {**bound, "callbacks": callbacks, "tracker": book},
         steps=STEPS,
         against=arm.source if arm.pipeline else None,
         out=out,
         resume=resume,
+        target=target,
         around=around,
         stall_s=stall_s,
         stage_latch_s=0,

@@ -1,86 +1,49 @@
-"""Every op that may fail, every kind of fault, every built-in schedule: does the run end as is declared here?
+"""Every op that may fail, every kind of fault, every built-in schedule: does the run end as it is declared to?
 
-What is declared follows from the row of an op and from the schedule:
-
-- a slow op changes nothing.
-- an error ends the run: it is the original one, with op, step and lane in its notes; the steps before are complete.
-- a call that gets lost does the same, except for what is only shipped ahead: a stage that is lost falls back to the
-  whole call, and log-probs of the reference for a staged micro-batch are asked for again. Nothing is trained otherwise.
-- SIGKILL ends the process, and the folder has a run to resume.
-- an op that hangs ends the run with ST315 once another lane has waited for it for ``stall_s``. Nobody can take a call
-  back that hangs in this process: where no other lane waits for it, the run lasts as long as the call, and ends with
-  whoever ends the process. That is why parts that may hang belong into processes of their own.
-
-Whatever ended a run, resuming it trains what the run that was left alone has trained: no group is lost, none is trained
-twice, and the parameters are the same, bit for bit.
+Which cells there are, and how each is declared to end, is in ``fault_cells``. Whatever ended a run, resuming it trains
+what the run that was left alone has trained: no group is lost, none is trained twice, and the parameters are the same,
+bit for bit.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 from steptrace.diag import SteptraceError
 from steptrace.diag.faults import InjectedFaultError
 from steptrace.diag.running import StalledRunError
-from steptrace.ir.predicate import Every, Predicate, flags_of
-from steptrace.lower import Call
-from steptrace.lower.plan import calls_of
+from steptrace.diag.workers import WorkerLostError, WorkerTimeoutError
 from steptrace.run.executor import Around
 from steptrace.testing.cells import Cell, Child, Ended, Tell, run_cells
-from steptrace.testing.durable_runs import STEPS, Arm, Book, Left, Pace, paced_parts, quickly, run_into, trained_in
-from steptrace.testing.faults import Fault, FaultKind, inject, may_fail
-from steptrace.testing.waited import waited_for
-
-Ending = Literal["same", "falls back", "error", "stalled", "killed", "hangs"]
-"""How a run with a fault in it may end; each is explained at the head of this module."""
-
-DECLARED: Mapping[FaultKind, Ending] = MappingProxyType(
-    {
-        "raise": "error",
-        "lost-before": "error",
-        "lost-after": "error",
-        "kill": "killed",
-        "hang": "stalled",
-        "slow": "same",
-    }
+from steptrace.testing.durable_runs import (
+    Arm,
+    Book,
+    Left,
+    paced_parts,
+    quickly,
+    remote_parts,
+    run_into,
+    trained_in,
 )
-"""How a run ends with a fault of a kind, unless `declared` knows better."""
+from steptrace.testing.fault_cells import Ending, Setting, settings, worker_settings
+from steptrace.testing.faults import inject
 
 STALL_S = 0.5
 """How long an op may wait for another lane, where one hangs, in seconds."""
 
-_EVERYWHERE: tuple[FaultKind, ...] = ("raise", "lost-before", "lost-after")
-_ONCE: tuple[FaultKind, ...] = ("kill", "hang", "slow")
+TARGETS = ("inline", "process")
+"""Where the parts may be."""
+
+_ANSWER_S = 2.0
 _SETTLE_S = 4 * STALL_S
 _TRIES = 4
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A cell of the matrix.
-
-    Attributes:
-      arm: the schedule.
-      call: the op.
-      lane: the lane that issues it; "" for what stands before step 0.
-      fault: what happens to it.
-      pace: how micro-batches come to the trainer, so that the op runs.
-      ending: what is declared.
-    """
-
-    arm: Arm
-    call: Call
-    lane: str
-    fault: Fault
-    pace: Pace
-    ending: Ending
 
 
 @dataclass(frozen=True)
@@ -124,92 +87,6 @@ class Row:
         return {**asdict(self), "as_declared": self.as_declared}
 
 
-def declared(arm: Arm, call: Call, fault: Fault) -> Ending:
-    """How a run ends with a fault in an op."""
-    if fault.kind in ("lost-before", "lost-after"):
-        stages = any(op.kind == "stage_fwd_bwd" for op in arm.schedule.ops())
-        shipped = call.kind.name == "ref_logps" and call.op.micro is not None and call.op.shift > 0 and stages
-        return "falls back" if shipped or call.kind.name == "stage_fwd_bwd" else "error"
-    if fault.kind == "hang" and not waited_for(arm.plan, call.op.id, fault.step, STEPS - 1):
-        return "hangs"
-    return DECLARED[fault.kind]
-
-
-def settings(arms: Sequence[Arm], wholes: Mapping[str, Sequence[int]], *, quick: bool = False) -> Iterator[Setting]:
-    """The cells: every op that may fail, at its first and last instance and one between, with every kind of fault.
-
-    Args:
-      arms: the schedules.
-      wholes: by program, how many micro-batches its steps have.
-      quick: one instance of each op.
-    """
-    for arm in arms:
-        for lane, call, looped in calls_in(arm):
-            if not may_fail(call.kind):
-                continue
-            instances = list(_instances(arm, call, looped, wholes[arm.program]))
-            for fault in _faults(call, instances, quick):
-                yield Setting(arm, call, lane, fault, pace_of(call), declared(arm, call, fault))
-
-
-def calls_in(arm: Arm) -> Iterator[tuple[str, Call, bool]]:
-    """Every call of a plan, with its lane, and whether it stands in a loop over micro-batches."""
-    plan = arm.plan
-    for call in calls_of(plan.prologue):
-        yield "", call, False
-    for lane in plan.lanes:
-        for node in lane.nodes:
-            for call in calls_of((node,)):
-                yield lane.name, call, not isinstance(node, Call)
-
-
-def _instances(arm: Arm, call: Call, looped: bool, counts: Sequence[int]) -> Iterator[tuple[int, int | None]]:
-    """Step and micro-batch of the instances that are tried."""
-    if any(call is other for other in calls_of(arm.plan.prologue)):
-        yield -1, None
-        return
-    due = [step for step in range(STEPS) if runs_in(call, step) and (counts[step] > 1 or not looped)]
-    chosen = sorted({due[0], due[len(due) // 2], due[-1]})
-    for place, step in enumerate(chosen):
-        yield step, counts[step] - 1 if looped and place else None
-
-
-def runs_in(call: Call, step: int) -> bool:
-    """Whether a step has the op, as far as its number tells; what is shipped ahead is so from step 1 on."""
-    ahead = any(flags_of(call.when)) or call.kind.polls
-    return (step > 0 or not ahead) and all((step + 1) % period == 0 for period in _periods(call.when))
-
-
-def _periods(predicate: Predicate) -> Iterator[int]:
-    if isinstance(predicate, Every):
-        yield predicate.period
-    for term in getattr(predicate, "terms", ()):
-        yield from _periods(term)
-
-
-def _faults(call: Call, instances: Sequence[tuple[int, int | None]], quick: bool) -> Iterator[Fault]:
-    """What is tried: errors and losses at the first and the last instance, the rest at the one between."""
-    between = instances[len(instances) // 2]
-    for step, micro in [between] if quick else sorted({instances[0], instances[-1]}, key=str):
-        for kind in _EVERYWHERE:
-            yield Fault(call.op.id, step, micro, kind=kind)
-    # A process that is killed at every border is what the crash matrix is for.
-    for kind in _ONCE:
-        yield Fault(call.op.id, *between, kind=kind)
-    yield Fault(call.op.id, *between, kind="raise", behind=True)
-
-
-def pace_of(call: Call) -> Pace:
-    """How micro-batches must come so that an op runs, by the flags of its condition."""
-    flags = {str(term) for term in getattr(call.when, "terms", (call.when,))}
-    names = set(flags_of(call.when))
-    if call.kind.name == "stage_fwd_bwd" or any("staged" in flag and not flag.startswith("not ") for flag in flags):
-        return "packed in time"
-    if any("packed" in flag and not flag.startswith("not ") for flag in flags):
-        return "stage lost"
-    return "packed late" if names else "as it comes"
-
-
 def cell(setting: Setting, whole: Left, folder: Path) -> Cell[Row]:
     """Run a cell; one whose fault did not come, because the op did not run, is tried again.
 
@@ -238,7 +115,7 @@ def cell(setting: Setting, whole: Left, folder: Path) -> Cell[Row]:
     fault = setting.fault
     return Row(
         setting.arm.name,
-        "inline",
+        setting.target,
         setting.call.op.id,
         setting.call.kind.name,
         fault.kind,
@@ -259,7 +136,8 @@ def _faulty(setting: Setting, out: Path, tell: Tell) -> dict[str, object]:
     """In a process of its own: run into the fault, and go on from what is there with fresh parts."""
     faults = inject(setting.fault, told=lambda fault: tell(str(fault)), may_miss=True)
     book = Book(out / "log")
-    stall_s = STALL_S if setting.fault.kind == "hang" else 60.0
+    hangs = setting.fault.kind == "hang"
+    stall_s = 60.0 if not hangs else STALL_S if setting.target == "inline" else _ANSWER_S
     said: dict[str, object] = {"left": None, "resumed": None, "error": None, "notes": (), "code": ""}
     try:
         said["left"], said["remarks"] = _run(setting, out, [faults], stall_s, book)
@@ -281,8 +159,8 @@ def _run(
     setting: Setting, out: Path, around: Sequence[Around], stall_s: float, book: Book
 ) -> tuple[Left, tuple[str, ...]]:
     """The run that has the fault."""
-    bound = paced_parts(setting.pace)
-    return run_into(out, setting.arm, bound=bound, around=around, stall_s=stall_s, book=book)
+    bound = paced_parts(setting.pace) if setting.target == "inline" else remote_parts(setting.pace)
+    return run_into(out, setting.arm, bound=bound, around=around, stall_s=stall_s, book=book, target=setting.target)
 
 
 def _again(arm: Arm, out: Path, tell: Tell) -> Left:
@@ -311,7 +189,12 @@ def _ending(first: Ended) -> str:
     if said["error"] is None:
         fallen = any("staging is off" in remark and "a fault was put here" in remark for remark in said["remarks"])
         return "falls back" if fallen else "same"
-    return "stalled" if said["code"] == StalledRunError.code else "error"
+    return _CODES.get(said["code"], "error")
+
+
+_CODES: Mapping[str, Ending] = MappingProxyType(
+    {StalledRunError.code: "stalled", WorkerLostError.code: "worker lost", WorkerTimeoutError.code: "no answer"}
+)
 
 
 def _same(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
@@ -325,21 +208,34 @@ def _original(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
     wanted = InjectedFaultError.__name__ if setting.fault.kind == "raise" else "ConnectionError"
     if said["error"] != wanted or str(setting.fault) not in str(said["message"]):
         return f"another error: {said['error']}: {said['message']}"
+    return _attributed(setting, said, whole)
+
+
+def _attributed(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
+    """The error tells the op, the step and the lane; the steps before are complete."""
     place = f"in `{setting.call.op.id}` of step {setting.fault.step}, lane {setting.lane or 'host'}"
     if not any(place in str(note) for note in said["notes"]):  # type: ignore[attr-defined]
         return f"not attributed to {place}: {said['notes']}"
-    return _complete(setting, said, whole)
+    return _complete(setting.fault.step, said, whole)
 
 
 def _stalled(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
-    """The error names who waits, and the op that hung is told beside it."""
-    if not any(str(setting.fault) in str(note) for note in said["notes"]):  # type: ignore[attr-defined]
+    """The error names who waits, and the op that hung is told beside it; the steps before those are complete.
+
+    A lane whose op hangs is late with all that it would have run behind it, also with ops of the step before.
+    """
+    told = [str(said["message"]), *map(str, said["notes"])]  # type: ignore[call-overload]
+    if not any(str(setting.fault) in words for words in told):
         return f"the op that hung is not among the notes: {said['notes']}"
-    return _complete(setting, said, whole)
+    waiting = [int(step) for words in told for step in _WAITED.findall(words)]
+    return _complete(min([setting.fault.step, *waiting]), said, whole)
 
 
-def _complete(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
-    before = max(setting.fault.step, 0)
+_WAITED = re.compile(r"of step (\d+) has waited")
+
+
+def _complete(step: int, said: Mapping[str, object], whole: Left) -> str:
+    before = max(step, 0)
     if said["trained"][:before] != whole.trained[:before]:  # type: ignore[index]
         return f"steps before {before} are not committed: {said['trained']}"
     if said["ended"][:before] != tuple(range(before)):  # type: ignore[index]
@@ -348,7 +244,14 @@ def _complete(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
 
 
 CHECKS: Mapping[str, Callable[[Setting, Mapping[str, object], Left], str]] = MappingProxyType(
-    {"same": _same, "falls back": _same, "error": _original, "stalled": _stalled}
+    {
+        "same": _same,
+        "falls back": _same,
+        "error": _original,
+        "stalled": _stalled,
+        "worker lost": _attributed,
+        "no answer": _attributed,
+    }
 )
 """What is looked at beside the ending itself; each gives what is wrong, "" if nothing is."""
 
@@ -392,6 +295,7 @@ def fault_rows(
     quick: bool = False,
     only: Callable[[Setting], bool] = lambda setting: True,
     at_once: int = 4,
+    targets: Sequence[str] = TARGETS,
 ) -> list[Row]:
     """Run the matrix; gives its rows in the order of the arms.
 
@@ -400,12 +304,15 @@ def fault_rows(
       quick: one instance of each op.
       only: which cells to run.
       at_once: processes at a time; many of them wait.
+      targets: where the parts are.
     """
     quickly()
     wholes = wholes_of(arms)
     counts = {program: whole.counts for program, whole in wholes.items()}
     with tempfile.TemporaryDirectory(prefix="steptrace-faults-") as folder:
-        chosen = filter(only, settings(arms, counts, quick=quick))
+        inline = settings(arms, counts, quick=quick) if "inline" in targets else ()
+        process = worker_settings(arms, counts, quick=quick) if "process" in targets else ()
+        chosen = filter(only, (*inline, *process))
         cells = (cell(setting, wholes[setting.arm.program].left, Path(folder)) for setting in chosen)
         rows = list(run_cells(cells, at_once=at_once))
     names = [arm.name for arm in arms]

@@ -15,8 +15,12 @@ Kinds:
   hang         the op does not come back until the run has failed for it, and then does nothing.
   slow         the op takes ``seconds`` longer.
 
-A call that gets lost does so between the op and its part, so that what an op does about it is tested too: a stage that
-is lost falls back to the whole call. An op that calls no part of its own is lost as a whole.
+Where the part that an op calls lives in a process of its own, the fault is that process's: it is killed; it hangs, as
+one that is stopped; it is slow, stopped for ``seconds``; the request, or the answer, is dropped on the way, which the
+transport makes up for.
+
+In this process, a call that gets lost does so between the op and its part, so that what an op does about it is tested
+too: a stage that is lost falls back to the whole call. An op that calls no part of its own is lost as a whole.
 
 Each fault comes once. A run that ends without having met one of its faults says so (``FaultNotMetError``).
 """
@@ -29,6 +33,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -49,7 +54,9 @@ from steptrace.run.api import plan_for
 from steptrace.run.binding import Parts
 from steptrace.run.executor import Rule
 from steptrace.run.instance import At
+from steptrace.run.remote.part import RemotePart, line_of
 from steptrace.run.session import Session
+from steptrace.workers import Worker
 
 FaultKind = Literal["raise", "lost-before", "lost-after", "kill", "hang", "slow"]
 
@@ -57,10 +64,14 @@ KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 """The kinds of faults."""
 
 _REMOTE = ("trainer", "reference")
-_INDIRECT = ("write_checkpoint", "settle")
-"""Kinds whose op does not call the part that it binds to by itself."""
+_UNCALLED = ("settle",)
+"""Kinds whose op does not call the part that it binds to."""
+
+_INDIRECT = ("write_checkpoint", *_UNCALLED)
+"""Kinds whose op does not call the part by itself."""
 
 _FAR = 1 << 62
+_SLOW_S = 0.05
 _LOOK_S = 0.01
 
 
@@ -76,6 +87,7 @@ class Fault:
       behind: for ``raise``, ``kill``, ``hang`` and ``slow``: whether it happens once the op has done all that it does.
       seconds: how long a slow op takes longer; how long a hang lasts at most.
       error: what is raised; None for an `InjectedFaultError`.
+      driver: whether it strikes this process even where the part has one of its own.
     """
 
     op: str
@@ -85,6 +97,7 @@ class Fault:
     behind: bool = False
     seconds: float | None = None
     error: Exception | None = None
+    driver: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -119,6 +132,7 @@ class Faults:
         self._told = told
         self._left = list(self.faults)
         self._ids: frozenset[str] = frozenset()
+        self._stopped: list[int] = []
         self._taking = threading.Lock()
         self._released = threading.Event()
 
@@ -128,8 +142,11 @@ class Faults:
         return tuple(self._left)
 
     def release(self) -> None:
-        """Let go of every op that hangs."""
+        """Let go of every op that hangs, and of every process that was stopped."""
         self._released.set()
+        for pid in self._stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def begun(self, session: Session) -> None:
         """Told by the run before its first op.
@@ -182,6 +199,11 @@ class Faults:
         return (named, at.step) == (fault.op, fault.step) and fault.micro in (None, at.item)
 
     def _happen(self, fault: Fault, rule: Rule, run: Session, at: At, operands: tuple[Any, ...]) -> Any:
+        worker = None if fault.driver or fault.kind == "raise" else _worker_of(run, at)
+        if worker is not None:
+            self._told(fault)
+            self._disturb(fault, *worker)
+            return rule(run, at, *operands)
         if fault.kind in ("lost-before", "lost-after"):
             return self._lost(fault, rule, run, at, operands)
         if fault.behind:
@@ -191,6 +213,20 @@ class Faults:
         self._strike(fault, run, at)
         return rule(run, at, *operands)
 
+    def _disturb(self, fault: Fault, worker: Worker, method: str) -> None:
+        """Let something happen to a worker that is about to be called."""
+        match fault.kind:
+            case "kill":
+                os.kill(worker.pid, signal.SIGKILL)
+            case "hang" | "slow":
+                os.kill(worker.pid, signal.SIGSTOP)
+                self._stopped.append(worker.pid)
+                seconds = fault.seconds if fault.kind == "hang" or fault.seconds is not None else _SLOW_S
+                if seconds is not None:
+                    threading.Timer(seconds, self.release).start()
+            case _:
+                worker.faults = _Dropping(method, "drop-request" if fault.kind == "lost-before" else "drop-reply")
+
     def _strike(self, fault: Fault, run: Session, at: At) -> None:
         self._told(fault)
         match fault.kind:
@@ -199,7 +235,7 @@ class Faults:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "slow":
-                time.sleep(0.05 if fault.seconds is None else fault.seconds)
+                time.sleep(_SLOW_S if fault.seconds is None else fault.seconds)
             case _:
                 self._hang(fault, run)
 
@@ -225,6 +261,29 @@ class Faults:
         elif fault.kind == "lost-after":
             rule(run, at, *operands)
         raise error
+
+
+def _worker_of(run: Session, at: At) -> tuple[Worker, str] | None:
+    """The worker that an op calls, and by which method; None where its part is in this process."""
+    kind = kinds_of(run.plan.program)[at.op.kind]
+    role, _, method = kind.binds.partition(".")
+    part = getattr(run.parts, role, None) if method and kind.name not in _UNCALLED else None
+    if not isinstance(part, RemotePart) or not hasattr(part, method):
+        return None
+    return line_of(part).worker, method
+
+
+class _Dropping:
+    """Breaks a worker's connection at the next call of a method, once."""
+
+    def __init__(self, method: str, how: str) -> None:
+        self._method, self._how = method, how
+
+    def __call__(self, method: str, request: int) -> str | None:
+        if method != self._method:
+            return None
+        how, self._how = self._how, ""
+        return how or None
 
 
 def _with(parts: Parts, role: str, part: Any) -> Parts:

@@ -11,7 +11,7 @@ from typing import Any
 
 HEAD = """
 import json, threading, time
-from steptrace.testing import crash_matrix, durable_runs, fault_matrix, hash_parts
+from steptrace.testing import crash_matrix, durable_runs, fault_cells, fault_matrix, hash_parts
 from steptrace.testing.crash_matrix import crash_rows
 from steptrace.testing.durable_runs import ARMS, FAULTY
 from steptrace.testing.fault_matrix import fault_rows

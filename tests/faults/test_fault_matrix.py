@@ -10,7 +10,7 @@ import pytest
 from matrix_runs import rows_of, wrong
 
 from steptrace.testing.durable_runs import FAULTY
-from steptrace.testing.fault_matrix import declared, settings
+from steptrace.testing.fault_cells import declared, settings
 from steptrace.testing.faults import Fault
 from steptrace.testing.waited import waited_for
 
@@ -78,7 +78,8 @@ def test_what_is_declared(op, kind, ending):
 
 SOME = """
 some = ("pack", "stage_fwd_bwd")
-rows = fault_rows(arms("pipelined-boundary"), quick=True, only=lambda cell: cell.call.op.id in some)
+chosen = lambda cell: cell.call.op.id in some
+rows = fault_rows(arms("pipelined-boundary"), targets=("inline",), quick=True, only=chosen)
 """
 
 
@@ -108,8 +109,8 @@ ONE = 'lambda cell: cell.call.op.id == "reward" and cell.fault.kind == "{kind}"'
 def test_control_a_wrong_declaration_is_seen():
     only = ONE.format(kind="slow")
     code = f"""
-    fault_matrix.DECLARED = {{**fault_matrix.DECLARED, "slow": "error"}}
-    rows = fault_rows(arms("program order"), quick=True, only={only})
+    fault_cells.DECLARED = {{**fault_cells.DECLARED, "slow": "error"}}
+    rows = fault_rows(arms("program order"), targets=("inline",), quick=True, only={only})
     """
     rows = rows_of(code)
     assert all("ended: same" in row["why"] for row in rows)
@@ -122,7 +123,7 @@ def test_control_a_thread_that_stays_is_counted():
         threading.Thread(target=time.sleep, args=(60,), name="forgotten", daemon=True).start()
         return real(pace)
     fault_matrix.paced_parts = leaking
-    rows = fault_rows(arms("program order"), quick=True, only={ONE.format(kind="slow")})
+    rows = fault_rows(arms("program order"), targets=("inline",), quick=True, only={ONE.format(kind="slow")})
     """
     assert [row["left"] for row in rows_of(code)] == [["thread forgotten"]]
 
@@ -135,7 +136,7 @@ def test_control_a_process_that_stays_is_counted():
         subprocess.Popen(["sleep", "3"])
         return real(pace)
     fault_matrix.paced_parts = leaking
-    rows = fault_rows(arms("program order"), quick=True, only={ONE.format(kind="kill")})
+    rows = fault_rows(arms("program order"), targets=("inline",), quick=True, only={ONE.format(kind="kill")})
     """
     (row,) = rows_of(code)
     assert [what.split()[0] for what in row["left"]] == ["process"]
@@ -151,7 +152,8 @@ def test_control_an_error_that_is_swallowed_is_seen():
             pass
     lane.LaneRunner.node = node
     rows = fault_rows(
-        arms("program order"), quick=True, only=lambda cell: cell.call.op.id == "log" and cell.fault.kind == "raise"
+        arms("program order"), targets=("inline",), quick=True,
+        only=lambda cell: cell.call.op.id == "log" and cell.fault.kind == "raise",
     )
     """
     assert all("ended: same" in row["why"] for row in rows_of(code))
@@ -161,7 +163,7 @@ def test_control_an_error_without_its_place_is_seen():
     code = f"""
     from steptrace.run import lane
     lane.attribute = lambda error, at: None
-    rows = fault_rows(arms("program order"), quick=True, only={ONE.format(kind="lost-before")})
+    rows = fault_rows(arms("program order"), targets=("inline",), quick=True, only={ONE.format(kind="lost-before")})
     """
     assert all("not attributed to in `reward`" in row["why"] for row in rows_of(code))
 
@@ -175,7 +177,7 @@ def test_control_a_store_that_claims_what_it_has_not_is_seen():
         drawn = {"data": run.draws.state(run.cursor), "last_prompt": run.draws.last(run.cursor)}
         return {**real(run, step, behind), **drawn}
     manifest._facts = claims
-    rows = fault_rows(arms("take-ahead{depth=2}"), quick=True,
+    rows = fault_rows(arms("take-ahead{depth=2}"), targets=("inline",), quick=True,
                       only=lambda cell: cell.call.op.id == "update" and cell.fault.kind in ("raise", "slow"))
     """
     rows = rows_of(code)
@@ -186,6 +188,6 @@ def test_control_a_fault_that_never_comes_is_seen():
     code = f"""
     from steptrace.testing import faults
     faults.Faults._fits = lambda self, fault, at: False
-    rows = fault_rows(arms("program order"), quick=True, only={ONE.format(kind="slow")})
+    rows = fault_rows(arms("program order"), targets=("inline",), quick=True, only={ONE.format(kind="slow")})
     """
     assert all("the fault never came" in row["why"] for row in rows_of(code))
