@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_HEAD = struct.Struct("<BBHIQQQ")
+_HEAD = struct.Struct("<BBIIQQQ")
 """Kind, ring, how many buffers, slot, request, oldest open request, bytes that follow."""
 _BUFFER = struct.Struct("<QQ")
 """Bytes of a buffer, and where it starts: in the frame (0), or at this offset of the segment."""

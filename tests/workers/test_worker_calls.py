@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import ml_dtypes
@@ -14,6 +16,7 @@ from worker_parts import Box, Jax
 import steptrace
 from steptrace.lang.records import GroupId, MicroBatch
 from steptrace.workers import Worker, remote
+from steptrace.workers.frames import Channel, Frame, Kind
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,18 @@ def test_arrays_inside_frozen_records_arrive(box):
     assert all(np.array_equal(back.arrays[name], arrays[name]) for name in arrays)
 
 
+def test_a_frame_holds_more_buffers_than_sixteen_bits_count():
+    ours, theirs = socket.socketpair()
+    small = [bytes([index % 251]) * (index % 4) for index in range(70_000)]
+    frame = Frame(Kind.CALL, 1, body=b"body", small=small, spans=[(0, len(buffer)) for buffer in small])
+    with ours, theirs, ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(Channel(ours).send, frame)
+        back = Channel(theirs).receive()
+        sent.result()
+    assert bytes(back.body) == b"body"
+    assert [bytes(buffer) for buffer in back.small] == small
+
+
 def test_thousands_of_small_arrays_arrive(box):
     sent = [np.full(index % 7, index) for index in range(3000)]
     back = box.call("echo", sent)
@@ -143,8 +158,6 @@ def test_arrays_arrive_while_the_worker_computes(box):
 
 
 def test_calls_of_many_threads_each_get_their_answer(box):
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda number: box.call("echo", number, np.full(20_000, number))[0][1][0], range(100)))
     assert answers == list(range(100))
