@@ -10,6 +10,7 @@ from steptrace.cost.judged import Judged, judged
 from steptrace.cost.memory import Held, bytes_of, check_memory, memory_of, memory_over_time
 from steptrace.cost.period import Period, period_of
 from steptrace.cost.quantity import quantity, seconds_in_words, size_in_words
+from steptrace.cost.step_times import StepTimes, step_times
 from steptrace.cost.words import Part, bottleneck, critical, slack
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Judged",
     "Part",
     "Period",
+    "StepTimes",
     "bottleneck",
     "bound_of",
     "bytes_of",
@@ -36,4 +38,5 @@ __all__ = [
     "seconds_in_words",
     "size_in_words",
     "slack",
+    "step_times",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from steptrace.diag.base import Note, SteptraceError, did_you_mean
 from steptrace.diag.cost import CostFileError, CostValueError, UnknownCostsError
 from steptrace.diag.loc import Loc
 from steptrace.ir import Program
-from steptrace.simulate import Cost, Durations
+from steptrace.simulate import Cost, Durations, Rollout, Spread
 from steptrace.simulate.durations import FREE
 
 OTHER = "other"
@@ -26,6 +26,14 @@ SIZES = ("params", "optimizer", "batch", "micro_batch")
 
 FIRST = "first"
 """The table below an op's whose cost is that of the step's first micro-batch."""
+
+SPREADS: Mapping[str, str] = MappingProxyType(
+    {"deviation": "deviation", "straggler_chance": "chance", "straggler_times": "times"}
+)
+"""The keys of an op that say how its instances differ, with the field of `Spread` that each is."""
+
+DISPATCH = "dispatch"
+"""The kind of op that sends a step's requests to the rollout."""
 
 _TIMES = ("issue", "work", "ship")
 
@@ -41,6 +49,8 @@ class Costs:
       micro_batches: how many a step of the cell has; None where the file does not say.
       file: its name.
       firsts: the cost of an op for a step's first micro-batch, where the file says another.
+      spreads: how instances of an op differ, by its id or kind, where the file says so.
+      rollout: the service that samples, where the file says how much it serves at a time.
     """
 
     ops: Mapping[str, Cost]
@@ -49,10 +59,16 @@ class Costs:
     micro_batches: int | None = None
     file: str = "<costs>"
     firsts: Mapping[str, Cost] = field(default_factory=lambda: MappingProxyType({}))
+    spreads: Mapping[str, Spread] = field(default_factory=lambda: MappingProxyType({}))
+    rollout: Rollout | None = None
 
     def durations(self) -> Durations:
-        """For `steptrace.simulate` and for periods."""
-        return Durations(self.ops, FREE if self.other is None else self.other, firsts=self.firsts)
+        """For `steptrace.simulate` and for periods; a step's requests are served together."""
+        ops = self.ops
+        if self.rollout is not None and DISPATCH in ops:
+            whole = ops[DISPATCH].work_s * self.rollout.turns
+            ops = MappingProxyType({**ops, DISPATCH: replace(ops[DISPATCH], work_s=whole)})
+        return Durations(ops, FREE if self.other is None else self.other, firsts=self.firsts)
 
     def unknown(self, source: Program) -> tuple[str, ...]:
         """The ops of a program, as it is written, that the file says nothing of."""
@@ -126,7 +142,7 @@ class _Reader:
     file: str
 
     def costs(self, tables: Mapping[str, Any]) -> Costs:
-        self.keys(tables, ("ops", "links", "sizes", "cell"), ())
+        self.keys(tables, ("ops", "links", "sizes", "cell", "rollout"), ())
         links = {
             name: self.link(name, self.table(tables["links"], ("links",), name)) for name in self.names(tables, "links")
         }
@@ -144,7 +160,38 @@ class _Reader:
         found = {name: self.number(sizes, name, "size", ("sizes",)) for name in sizes}
         other = ops.pop(OTHER, None)
         sized, first = MappingProxyType(found), MappingProxyType(firsts)
-        return Costs(MappingProxyType(ops), other, sized, self.cell(tables), self.file, first)
+        read = {name: self.spread(name, tables) for name in self.names(tables, "ops")}
+        spreads = MappingProxyType({name: spread for name, spread in read.items() if spread is not None})
+        rollout = self.rollout(tables, spreads.get(DISPATCH, Spread()))
+        return Costs(MappingProxyType(ops), other, sized, self.cell(tables), self.file, first, spreads, rollout)
+
+    def spread(self, name: str, tables: Mapping[str, Any]) -> Spread | None:
+        """How instances of an op differ; None where the file does not say."""
+        table, at = tables["ops"][name], ("ops", name)
+        if not any(key in table for key in SPREADS):
+            return None
+        values = {}
+        for key, fields in SPREADS.items():
+            value = table.get(key, 1.0 if fields == "times" else 0.0)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise self.error(CostValueError, f"`{'.'.join((*at, key))}`: {value!r} is no number", (*at, key))
+            values[fields] = float(value)
+        try:
+            return Spread(**values)
+        except SteptraceError as error:
+            raise self.error(CostValueError, error.message, at) from error
+
+    def rollout(self, tables: Mapping[str, Any], spread: Spread) -> Rollout | None:
+        """The service that samples; None where the file does not say."""
+        if "rollout" not in tables:
+            return None
+        table = self.table(tables, (), "rollout")
+        self.keys(table, ("requests", "capacity"), ("rollout",))
+        requests, capacity = table.get("requests"), table.get("capacity")
+        if not all(isinstance(one, int) and not isinstance(one, bool) and one > 0 for one in (requests, capacity)):
+            message = "[rollout] has `requests` of a step and `capacity`, how many are served at a time, from 1 on"
+            raise self.error(CostValueError, message, ("rollout",))
+        return Rollout(int(requests or 1), int(capacity or 1), spread)
 
     def cell(self, tables: Mapping[str, Any]) -> int | None:
         cell = self.table(tables, (), "cell") if "cell" in tables else {}
@@ -167,8 +214,8 @@ class _Reader:
 
     def op(self, at: tuple[str, ...], table: Mapping[str, Any], links: Mapping[str, Callable[[float], float]]) -> Cost:
         name = ".".join(at[1:])
-        self.keys(table, (*_TIMES, "bytes", "link", *([FIRST] if len(at) == 2 else [])), at)
-        if not table.keys() - {FIRST}:
+        self.keys(table, (*_TIMES, "bytes", "link", *([FIRST, *SPREADS] if len(at) == 2 else [])), at)
+        if not table.keys() - {FIRST, *SPREADS}:
             raise self.error(CostFileError, f"`{name}` has no cost: say what takes no time too", at)
         issue, work, ship = (self.number(table, key, "time", at) if key in table else 0.0 for key in _TIMES)
         if "bytes" in table:

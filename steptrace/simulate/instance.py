@@ -10,7 +10,8 @@ from steptrace.ir import Op
 from steptrace.lower import Call
 from steptrace.simulate.durations import Cost
 from steptrace.simulate.machine import LINK
-from steptrace.simulate.record import TRAINER
+from steptrace.simulate.record import TRAINER, Span
+from steptrace.simulate.service import Service
 from steptrace.simulate.state import State, Value
 
 POLL = -1.0
@@ -82,6 +83,15 @@ class Instance:
         done = self._send(self.call.kind.device or TRAINER, self.cost.work_s if work_s is None else work_s, ready, what)
         self.done = done if self.done is None else max(self.done, done)
         return done
+
+    def serve(self, service: Service, *, after: float) -> tuple[float, float]:
+        """Send the step's requests to a service; gives when the first one is begun, and when all are served."""
+        ready = max(after, self.operands_ready(), self.state.ledger.ready(self.op, self.step))
+        begun, end = service.serve(self.step, max(self.now, ready), self.cost.work_s)
+        device = self.state.devices[self.call.kind.device or TRAINER]
+        device.serve(Span(device.name, self.op.id, self.op.kind, self.step, self.micro, self.now, begun, end))
+        self.done = end if self.done is None else max(self.done, end)
+        return begun, end
 
     def operands_ready(self) -> float:
         """When the work that makes the operands is done."""

@@ -40,6 +40,11 @@ class Device:
         self.spans.append(span)
         return span
 
+    def serve(self, span: Span) -> None:
+        """Note work that the device does beside other work, as a service with several places does."""
+        self.free_at = max(self.free_at, span.end)
+        self.spans.append(span)
+
 
 class Devices:
     """The devices by name, made when they are first asked for.

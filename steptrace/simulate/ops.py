@@ -75,8 +75,12 @@ def _result(at: Instance, given: str) -> str:
 def _dispatch(at: Instance) -> Work:
     """Generation is under way from here on."""
     yield at.cost.issue_s
-    end = at.send(after=at.ship())
-    at.state.generated[at.step] = (end - at.cost.work_s, end)
+    service = at.state.service
+    if service is None:
+        end = at.send(after=at.ship())
+        at.state.generated[at.step] = (end - at.cost.work_s, end)
+    else:
+        at.state.generated[at.step] = at.serve(service, after=at.ship())
     return ()
 
 
@@ -85,6 +89,8 @@ def _arrival(at: Instance, share: float) -> float:
     state = at.state
     if at.step not in state.generated:
         return state.setting.feed.arrived(at.step, share, at.now, at.now)
+    if state.service is not None:
+        return state.service.arrived(at.step, share)
     return state.setting.feed.arrived(at.step, share, *state.generated[at.step])
 
 

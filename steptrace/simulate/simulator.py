@@ -16,6 +16,7 @@ from steptrace.simulate.instance import POLL
 from steptrace.simulate.lane import LaneWalk, Walk
 from steptrace.simulate.places import Places, Wanted
 from steptrace.simulate.record import Run
+from steptrace.simulate.service import Rollout
 from steptrace.simulate.state import Counts, Feed, Flags, Setting, State
 from steptrace.simulate.trainer import VirtualTrainer, capabilities_of
 
@@ -36,6 +37,7 @@ def simulate(
     flags: Flags = MappingProxyType({}),
     same_device: Mapping[str, str] = _NOTHING,
     latch_s: float = LATCH_S,
+    rollout: Rollout | None = None,
 ) -> Run:
     """Run a plan in virtual time.
 
@@ -55,6 +57,8 @@ def simulate(
       flags: for flags that users' ops make, by the name of the value; those that are not there are true.
       same_device: devices that are one: ``{"reference": "trainer"}`` has the trainer's device do the reference's work.
       latch_s: staging is switched off once a device had less than this left to do when a micro-batch was in place.
+      rollout: the service that samples, if it has room for so many requests at a time; what `dispatch` takes is then
+        what a request takes. By default a step's requests are served together, one step after the other.
 
     Returns:
       Every instance, what the devices did, and figures of it.
@@ -67,7 +71,7 @@ def simulate(
     """
     counts, trainer = Counts(micro_batches, steps), trainer or VirtualTrainer()
     plan, changed = fitted(plan, plan.target.capabilities | capabilities_of(trainer))
-    setting = Setting(plan, durations, counts, trainer, feed or Feed(), flags, latch_s)
+    setting = Setting(plan, durations, counts, trainer, feed or Feed(), flags, latch_s, rollout)
     state = State(setting, same_device)
     _alone(state, plan.base, "prologue", -1)
     _Lanes(state, plan.lanes).through()

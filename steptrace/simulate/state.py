@@ -13,6 +13,7 @@ from steptrace.lower.choices import choices
 from steptrace.simulate.durations import Durations
 from steptrace.simulate.machine import Devices, Ledger
 from steptrace.simulate.record import Event
+from steptrace.simulate.service import Rollout, Service
 from steptrace.simulate.trainer import VirtualTrainer, capabilities_of
 
 
@@ -103,6 +104,7 @@ class Setting:
     feed: Feed
     flags: Flags
     latch_s: float
+    rollout: Rollout | None = None
 
 
 class State:
@@ -124,6 +126,7 @@ class State:
         self.fuses = ("fwd_bwd closes=update", "fused") in rules
         self.closing = any(call.op.attr("closes") == "update" for call in setting.plan.calls())
         self.now = 0.0
+        self.service = None if setting.rollout is None else Service(setting.rollout)
         self.devices = Devices(same)
         self.ledger = Ledger(setting.plan.program)
         self.buffers: dict[tuple[int, int], float] | None = (

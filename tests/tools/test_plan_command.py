@@ -155,9 +155,36 @@ def test_a_row_that_is_refused_has_its_reason_and_no_bar(capsys, costs):
     assert "ST334: the schedule may hold 2 GB" in said
 
 
+def test_quantiles_of_step_times(capsys, costs):
+    fixed = told(capsys, PROGRAM, costs, "--micro-batches=3")
+    assert "spread" not in fixed
+    found = told(capsys, PROGRAM, costs, "--micro-batches=3", "--stragglers=log=1x2", "--runs=2")
+    assert found["period"] == found["period_s"] == 38
+    assert found["spread"]["step_s"] == {"p05": 41, "p50": 41, "p95": 41, "p99": 41, "mean": 41}
+    spread = told(capsys, PROGRAM, costs, "--micro-batches=3", "--jitter=0.2", "--runs=2", "--seed=4")["spread"]
+    assert spread["step_s"]["p05"] < 38 < spread["step_s"]["p95"]
+    again = told(capsys, PROGRAM, costs, "--micro-batches=3", "--jitter=0.2", "--runs=2", "--seed=4")["spread"]
+    assert again == spread
+    assert main(["plan", PROGRAM, costs, "--micro-batches=3", "--jitter=0.2", "--runs=2"]) == 0
+    assert "step times    p05 " in capsys.readouterr().out
+
+
+def test_opt_takes_costs_and_what_it_says_gives_the_same_text(capsys, costs, tmp_path):
+    path = tmp_path / "more.toml"
+    path.write_text(f"{COSTS}[cell]\nmicro_batches = 3\n")
+    assert main(["opt", PROGRAM, "-p", "autoschedule", f"--costs={path}"]) == 0
+    said = capsys.readouterr()
+    (line,) = [line for line in said.err.splitlines() if line.startswith("found autoschedule: ")]
+    assert main(["opt", PROGRAM, "-p", line.removeprefix("found autoschedule: ")]) == 0
+    assert capsys.readouterr().out == said.out
+    assert main(["opt", PROGRAM, "-p", "autoschedule"]) == 0
+    assert "note: autoschedule declined: there are no costs to judge schedules by" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
+        (["grpo", "COSTS", "--micro-batches=2", "--stragglers=log"], 2, "one is fwd_bwd=0.02x5"),
         (["grpo"], 2, "`plan` needs costs"),
         (["grpo", "COSTS"], 2, "say how many micro-batches"),
         (["grpo", "COSTS", "--micro-batches=0"], 2, "numbers from 1 on"),

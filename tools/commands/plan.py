@@ -29,7 +29,14 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("sweep", "", "a table over settings: staleness=0..4 micro_batches=4,8,16", flag_values=values)
     flags.DEFINE_string("svg", "", "with --sweep: write the plot to this file", flag_values=values)
     flags.DEFINE_bool("auto", False, "search for the fastest schedule instead", flag_values=values)
-    flags.DEFINE_integer("seed", 0, "with --auto: of the order of the search", 0, flag_values=values)
+    flags.DEFINE_float(
+        "jitter", 0.0, "durations are spread by this share, for quantiles of step times", 0, flag_values=values
+    )
+    flags.DEFINE_string(
+        "stragglers", "", "ops that now and then take longer: fwd_bwd=0.02x5,log=0.1x3", flag_values=values
+    )
+    flags.DEFINE_integer("runs", 20, "runs in virtual time for the quantiles", 1, flag_values=values)
+    flags.DEFINE_integer("seed", 0, "of the draws, and of the order of a search", 0, flag_values=values)
     flags.DEFINE_string("memory", "", "what a schedule may hold, as '80 GB'", flag_values=values)
     flags.DEFINE_bool("json", False, "print one JSON object", flag_values=values)
 
@@ -38,6 +45,7 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     from steptrace.cost import read_costs
 
     from ..plan_facts import facts_of, report
+    from ..plan_spread import spread_facts, spreads_of
     from ..plan_sweep import settings_of
 
     if not values.costs:
@@ -51,6 +59,9 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     facts = facts_of(found, costs)
     if values.auto:
         facts |= {"pipeline": pipeline, "stopped": judge.stopped}
+    spreads = spreads_of(values.jitter, values.stragglers)
+    if spreads or costs.spreads or costs.rollout:
+        facts["spread"] = spread_facts(found, costs, spreads, runs=values.runs, seed=values.seed)
     print(json.dumps(facts) if values.json else report(found, facts))
     return 0
 
@@ -154,7 +165,11 @@ The cost file is TOML: a table [ops.NAME] for each op or kind with `issue` (on t
 device), and `ship` or `bytes` over a link, numbers with units; [links.NAME] with `bandwidth`; [sizes]; [cell]. An op
 without a cost is refused, never taken for free. The period is exact for fixed durations and one number of
 micro-batches; for several numbers there are bounds, and they say so. What runs less often than every 60 steps counts as
-never. With --memory a schedule that may hold more is refused, and a search keeps within it.""",
+never. With --memory a schedule that may hold more is refused, and a search keeps within it.
+
+An op of the file may have `deviation` (a share of what it takes), `straggler_chance` and `straggler_times`; [rollout]
+has `requests` of a step and `capacity`, how many are served at a time, and the work of `dispatch` is then that of one
+request. With any of these, or --jitter or --stragglers, runs in virtual time give quantiles of step times.""",
     examples=(
         ("plan 'grpo{staleness=1}' -p pipelined-boundary --costs=costs.toml", "one schedule"),
         ("plan 'grpo{staleness=1}' --costs=costs.toml --auto --memory='80 GB'", "the fastest that is found"),
@@ -163,6 +178,7 @@ never. With --memory a schedule that may hold more is refused, and a search keep
             "a table and a plot, to choose",
         ),
         ("plan grpo --costs=costs.toml --sweep staleness=0..2 --auto --svg=plot.svg", "the plot as a file too"),
+        ("plan grpo --costs=costs.toml --jitter=0.2 --stragglers=fwd_bwd=0.02x5", "with quantiles of step times"),
         ("plan grpo --costs=costs.toml --micro-batches=8 --json", "for scripts"),
     ),
     run=_run,
