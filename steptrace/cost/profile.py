@@ -148,7 +148,7 @@ def profile_of(
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """One instance: its call without waits, None where it waited at its end; its work, None where none was seen."""
+    """One instance: its call without waits, or with them where they are not told apart; its work, None for none seen."""
 
     micro: int | None
     call: float
@@ -172,13 +172,14 @@ def _sample(event: Event, span: Span | None, wait: DeviceWait | None, spans: Seq
     begin = event.start
     if wait is not None and wait.side == "first":
         begin = max(begin, spans[wait.span].end)
-    call, work = event.end - begin, None
+    whole, call, work = event.end - event.start, event.end - begin, None
+    hidden = wait is not None and (wait.side == "last" or begin >= event.end)
     if span is not None:
         work = span.end - span.start if span.end > event.end else 0.0
         if event.kind in UPDATES and span.end <= event.end:  # the call waits for its own work
             work = span.end - max(span.start, begin)
             call -= work
-    return _Sample(event.micro, max(0.0, call), wait is not None and wait.side == "last", work)
+    return _Sample(event.micro, whole if hidden else max(0.0, call), hidden, work)
 
 
 def _keys(program: Program) -> dict[str, tuple[str, ...]]:
@@ -216,7 +217,7 @@ def _differ(a: Figure, b: Figure) -> bool:
 def _measured(samples: list[_Sample], seen: str) -> Measured:
     free = [one.call for one in samples if not one.waited]
     calls = free or [min(one.call for one in samples)]
-    how = "its call" if free else "the shortest call: each waited for the device at its end, so it is an upper bound"
+    how = "its call" if free else "the shortest call: each waited for the device within it, so it is an upper bound"
     if len(free) < len(samples) and free:
         how = f"calls that did not wait for the device, as {len(samples) - len(free)} others did"
     works = [one.work for one in samples if one.work is not None]

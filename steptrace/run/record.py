@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -83,14 +84,15 @@ class Recorder:
         self._known: dict[int, _Known] = {}
         self._session: Session | None = None
         self._blocking: dict[str, bool] = {}
-        self._awaits: dict[str, bool] = {}
         self._tokens: dict[str, Any] = {}
         self._watchers: dict[str, Watcher] = {}
         self._names: dict[Any, str] = {}
+        self._pending: deque[Sent] = deque()
+        self._looking = threading.Lock()
 
     def around(self, rule: Rule) -> Rule:
         """The rule, recorded; of those put around an op it is to be the innermost."""
-        clock, known = time.perf_counter, self._known
+        clock, known, pending = time.perf_counter, self._known, self._pending
 
         def recorded(session: Session, at: At, *operands: Any) -> Results:
             number, device, note = known.get(id(at.op)) or self._begin(session, at.op)
@@ -101,6 +103,8 @@ class Recorder:
                 note(number, at, start, clock())
                 raise
             end = clock()
+            if pending:
+                self._look(end)
             if results is not None:
                 note(number, at, start, end)
                 if device:
@@ -143,6 +147,11 @@ class Recorder:
             f"jax {jax.__version__}, {jax.device_count()} x {jax.devices()[0].device_kind}",
         )
 
+    @property
+    def watching_s(self) -> float:
+        """Processor time of the threads that watched the devices, in seconds, once the run is over."""
+        return sum(watcher.cpu_s for watcher in self._watchers.values())
+
     def _begin(self, session: Session, op: Op) -> _Known:
         """Make room for an op that was not seen before, and for its lane."""
         with self._lock:
@@ -153,18 +162,26 @@ class Recorder:
                 self._session = session
             kind = kinds_of(session.plan.program)[op.kind]
             self._blocking[op.kind] = kind.blocking
-            self._awaits[op.kind] = kind.blocking and "params" in kind.awaits
             ring = self._rings.setdefault(op.lane, _Ring(self._limit))
             self._ops.append(op)
             found = (len(self._ops) - 1, _watched(kind), ring.note)
             self._known[id(op)] = found
             return found
 
+    def _look(self, now: float) -> None:
+        """Note what is found done by now: a call that has waited for it returns before a thread that waits wakes up."""
+        pending = self._pending
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            while pending and _is_ready(pending[0].token):
+                pending.popleft().by = now
+        finally:
+            self._looking.release()
+
     def _watch(self, session: Session, device: str, at: At, start: float, end: float, results: Any) -> None:
         """Have what a call has sent to a device watched."""
         found = self._trainer_tokens(session, at) if device == TRAINER else _arrays(results)
-        if self._awaits[at.op.kind] and TRAINER in self._watchers:
-            self._watchers[TRAINER].done_by(end)
         for what, token in found:
             self._sent(device, at, what, start, end, token)
         if self.wait is not None and not self._blocking[at.op.kind]:
@@ -193,7 +210,10 @@ class Recorder:
             with self._lock:
                 watcher = self._watchers.setdefault(name, Watcher(name, self._limit))
         micro = at.rounds[-1] if at.rounds else None
-        watcher.sent(Sent(at.op, at.step, micro, what, start, end, token, _done(token, end)))
+        work = Sent(at.op, at.step, micro, what, start, end, token, _done(token, end))
+        if work.done is None and hasattr(token, "is_ready"):
+            self._pending.append(work)
+        watcher.sent(work)
 
     def _events(self, zero: float, spans: tuple[Span, ...]) -> tuple[Event, ...]:
         """The instances, each held up, for now, since its lane was done with the one before it."""
@@ -222,8 +242,15 @@ def _done(token: Any, end: float) -> float | None:
     """When work was done, as far as that is known when its call has returned: within the call, or waited for."""
     if token is None:
         return time.perf_counter()
-    ready = getattr(token, "is_ready", None)
-    return end if callable(ready) and ready() else None
+    return end if hasattr(token, "is_ready") and _is_ready(token) else None
+
+
+def _is_ready(token: Any) -> bool:
+    """Whether the work is done; what was given away is."""
+    try:
+        return bool(token.is_ready())
+    except RuntimeError:
+        return True
 
 
 def _place(token: Any) -> Any:

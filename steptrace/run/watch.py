@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -14,7 +15,7 @@ from steptrace.ir import Op
 from steptrace.simulate import Span
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sent:
     """Work that was sent to a device.
 
@@ -27,6 +28,7 @@ class Sent:
       returned: when it had sent the work.
       token: what is ready once the work is done: it has ``block_until_ready()``.
       done: when the work was done, where that is known already; None where the token is to be waited for.
+      by: a moment at which it was found done, in seconds: a thread that waits may see it later than that.
     """
 
     op: Op
@@ -37,6 +39,7 @@ class Sent:
     returned: float
     token: Any
     done: float | None = None
+    by: float = math.inf
 
 
 class Watcher:
@@ -49,23 +52,25 @@ class Watcher:
     Args:
       device: its name.
       limit: how much work is kept, the newest.
+
+    Attributes:
+      seen: what it did.
+      dropped: how much of that was not kept.
+      cpu_s: processor time that watching has taken, in seconds, once it is closed.
     """
 
     def __init__(self, device: str, limit: int) -> None:
         self.device = device
         self.seen: deque[Span] = deque(maxlen=limit)
         self.dropped = 0
-        self._sent: queue.SimpleQueue[Sent | float | None] = queue.SimpleQueue()
+        self.cpu_s = 0.0
+        self._sent: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._watch, name=f"steptrace-watch-{device}", daemon=True)
         self._thread.start()
 
     def sent(self, work: Sent) -> None:
         """Note that work was sent; costs the caller about a microsecond."""
         self._sent.put(work)
-
-    def done_by(self, moment: float) -> None:
-        """Note that all that was sent up to now was done at a moment, however late its results are seen."""
-        self._sent.put(moment)
 
     def close(self) -> None:
         """Wait for all that was sent."""
@@ -75,14 +80,11 @@ class Watcher:
     def _watch(self) -> None:
         before = 0.0
         while (work := self._sent.get()) is not None:
-            if isinstance(work, float):
-                before = self._known_by(work) if before > work else before
-                continue
             end = work.done
             if end is None:
                 with suppress(RuntimeError):  # what was given away, or has failed, is done
                     work.token.block_until_ready()
-                end = time.perf_counter()
+                end = min(time.perf_counter(), work.by)
             before = min(before, self._known_by(end))
             start = min(max(before, work.called if end <= work.returned else work.returned), end)
             self.dropped += len(self.seen) == self.seen.maxlen
@@ -100,6 +102,7 @@ class Watcher:
                 )
             )
             before = end
+        self.cpu_s = time.thread_time()
 
     def _known_by(self, end: float) -> float:
         """All that came before what was done by then was done too, however late this thread has seen it."""

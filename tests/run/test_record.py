@@ -170,12 +170,23 @@ def test_work_that_was_done_when_its_call_returned_counts_from_its_beginning():
 
 def test_what_a_call_has_waited_for_was_done_when_it_returned():
     watcher, token = Watcher("trainer", 10), Token()
-    token.ready.set()
     now = time.perf_counter()
-    sent(watcher, 0, now - 2.0, now - 1.0, token)
-    watcher.done_by(now - 0.5)
+    work = Sent(Op("fwd_bwd", "fwd_bwd", (), ()), 0, 0, "", now - 2.0, now - 1.0, token)
+    watcher.sent(work)
+    work.by = now - 0.5
+    token.ready.set()
     watcher.close()
     assert watcher.seen[0].end == now - 0.5
+
+
+def test_work_that_was_seen_late_ends_before_what_was_done_before_that():
+    watcher, token = Watcher("trainer", 10), Token()
+    token.ready.set()
+    now = time.perf_counter()
+    sent(watcher, 0, now - 2.0, now - 1.5, token)
+    sent(watcher, 1, now - 1.4, now - 1.0, None, done=now - 1.0)
+    watcher.close()
+    assert [span.end for span in watcher.seen] == [now - 1.0, now - 1.0]
 
 
 def test_a_run_leaves_its_events_and_costs_behind(tmp_path):

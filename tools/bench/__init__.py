@@ -10,6 +10,7 @@ NAMES = (
     "autoschedule",
     "boundary",
     "overhead",
+    "recorder",
     "logps",
     "faults",
     "crashes",
