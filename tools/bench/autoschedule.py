@@ -114,14 +114,21 @@ def measure(seed: int, numbers: Iterable[int], *, tries: int = 400) -> Tally:
 
 
 def small_program(rng: Random, stratum: str) -> Program:
-    """A random program without loops of at most `MOST_OPS` ops."""
+    """A random program without loops of at most `MOST_OPS` ops, which can be lowered."""
+    from steptrace.diag.base import SteptraceError
     from steptrace.ir import Op
+    from steptrace.lower import lower
     from steptrace.testing.random_programs import random_program
 
     while True:
         program = random_program(rng, stratum)
-        if len(program.body) <= MOST_OPS and all(isinstance(node, Op) for node in program.body):
-            return program
+        if len(program.body) > MOST_OPS or not all(isinstance(node, Op) for node in program.body):
+            continue
+        try:
+            lower(program, source=program)
+        except SteptraceError:
+            continue
+        return program
 
 
 def compare(number: int, program: Program, durations: Durations, tally: Tally, tries: int) -> None:
