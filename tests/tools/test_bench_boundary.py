@@ -15,7 +15,8 @@ from steptrace.testing import ReplayTrainer
 from steptrace_tools.bench import virtual_boundary as model
 from steptrace_tools.bench.arms import ARMS
 from steptrace_tools.bench.boundary import rounded, summary
-from steptrace_tools.bench.boundary_run import Arm, Workload, fitted, measured
+from steptrace_tools.bench.boundary_parts import Workload
+from steptrace_tools.bench.boundary_run import Arm, fitted, measured
 from steptrace_tools.bench.virtual_boundary import MEASURED, Parameters, figures, simulated, virtual_boundary
 from steptrace_tools.bench.watched import Payloads, Seen, Watcher, boundary_figures
 from steptrace_tools.cli import main
@@ -220,3 +221,18 @@ def test_control_runs_that_differ_are_not_equal():
     arms = {name: arm("same") for name in ARMS}
     assert summary(arms, TINY, "inline")["equal"]
     assert not summary({**arms, "pipelined": arm("other")}, TINY, "inline")["equal"]
+
+
+@pytest.mark.slow
+def test_workers_train_what_one_process_does_under_every_arm():
+    """The device is watched in the trainer's worker; payloads come with the micro-batches."""
+    work = Workload(megabytes=1.0, micro_batches=3, rows=8, dim=16, host_ms=1.0, steps=4, rounds=1)
+    there, here = measured(work, "process"), measured(work, "inline")
+    digests = set().union(*(arm.digests for arm in (*there.values(), *here.values())))
+    assert len(digests) == 1
+    assert [len(one.seen[0]) for one in there.values()] == [2 * (3 + 1)] * len(ARMS)
+    assert [one.stages == [0] for one in there.values()] == [True, True, False, False]
+    for arm in there.values():
+        for one in arm.seen[0]:
+            assert one.called <= one.returned <= one.end or one.kind == "update"
+            assert one.sent <= one.start <= one.end

@@ -17,7 +17,8 @@ from ..table import aligned
 from .load import ForeignLoad, shown
 
 if TYPE_CHECKING:
-    from .boundary_run import Arm, Workload
+    from .boundary_parts import Workload
+    from .boundary_run import Arm
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -50,7 +51,8 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     if values.virtual:
         return _virtual(values)
     with _pinned(values.pin):
-        from .boundary_run import Workload, measured
+        from .boundary_parts import Workload
+        from .boundary_run import measured
 
         work = Workload(
             megabytes=values["microbatch-mb"].value,

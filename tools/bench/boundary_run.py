@@ -2,58 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from steptrace.lang.records import Completion, Group, MicroBatch, Prompt
+from steptrace.lang.records import Group, MicroBatch, Prompt
 from steptrace.run.api import run
 from steptrace.run.data.packing import Packer
 from steptrace.run.data.prompts import ListPrompts
-from steptrace.run.models.decoder import Decoder, DecoderConfig
-from steptrace.run.trainer import GrpoLoss
 
+from . import boundary_workers
 from .arms import ARMS, program_text
+from .boundary_parts import (
+    LENGTH,
+    SAMPLES,
+    VOCABULARY,
+    ByteTokenizer,
+    FlatReference,
+    HashRollout,
+    Workload,
+    host_work,
+    watched_trainer,
+)
 from .virtual_boundary import Parameters
-from .watched import Payloads, Seen, WatchedTrainer, boundary_figures, payload_loss
+from .watched import Payloads, Seen, Watched, WatchedTrainer, boundary_figures
 
-VOCABULARY, PROMPT_TOKENS, COMPLETION_TOKENS, SAMPLES = 64, 8, 16, 4
-LENGTH = PROMPT_TOKENS + COMPLETION_TOKENS
 SKIPPED = 2
 """Steps at the beginning of each run that are not counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What is run.
-
-    Attributes:
-      megabytes: shipped with each micro-batch beside its own arrays.
-      micro_batches: of a step.
-      rows: of a micro-batch, each a prompt with its completion.
-      dim: features of the model.
-      host_ms: work on the host for the reward, and again for the log, in milliseconds a step.
-      steps: of a run.
-      rounds: how often each arm is run.
-      in_flight: training calls that may be dispatched and not computed; a call beyond them waits.
-      replay: whether the update reads a flag of the step's last micro-batch first.
-    """
-
-    megabytes: float
-    micro_batches: int = 4
-    rows: int = 64
-    dim: int = 128
-    host_ms: float = 20.0
-    steps: int = 8
-    rounds: int = 3
-    in_flight: int = 1
-    replay: bool = False
 
 
 @dataclass
@@ -81,65 +61,6 @@ class Arm:
     fetches: list[float] = field(default_factory=list)
     stages: list[int] = field(default_factory=list)
     remarks: tuple[str, ...] = ()
-
-
-class HashRollout:
-    """Completions that are a function of the weights, the prompt and the key; no model samples them."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, bytes] = {}
-
-    def apply_weights(self, weights: Any, version: int) -> None:
-        """Keep what stands for these weights."""
-        import jax
-        import numpy as np
-
-        leaves = jax.tree.leaves(weights)
-        self._held[version] = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).digest()
-
-    def drop_weights(self, version: int) -> None:
-        """Forget a version."""
-        del self._held[version]
-
-    def generate(self, prompts: Sequence[Prompt], samples: int, *, version: int, key: Any) -> list[list[Completion]]:
-        """Completions of each prompt."""
-        import jax
-        import numpy as np
-
-        seed = self._held[version] + np.asarray(jax.random.key_data(key)).tobytes()
-        made = []
-        for prompt in prompts:
-            digest = hashlib.sha256(seed + prompt.id.encode()).digest()
-            rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
-            drawn = rng.integers(2, VOCABULARY, size=(samples, COMPLETION_TOKENS), dtype=np.int32)
-            logps = np.full(COMPLETION_TOKENS, -np.log(VOCABULARY - 2), np.float32)
-            made.append([Completion(tokens, logps, str(int(tokens[0])), True) for tokens in drawn])
-        return made
-
-
-class ByteTokenizer:
-    """Bytes as ids, as many as a prompt may have."""
-
-    vocab_size, pad_id, stop_id = VOCABULARY, 0, 1
-
-    def encode(self, text: str) -> list[int]:
-        """The text's first bytes, filled up."""
-        return [2 + byte % (VOCABULARY - 2) for byte in text.encode()[:PROMPT_TOKENS].ljust(PROMPT_TOKENS, b".")]
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The ids."""
-        return " ".join(map(str, tokens))
-
-
-class FlatReference:
-    """Log-probs of a frozen policy: a constant on every token of a sequence but its first."""
-
-    def logps(self, micro_batch: MicroBatch) -> Any:
-        """float32 [rows, length]."""
-        import numpy as np
-
-        inside = (micro_batch.arrays["segment_ids"] > 0) & (micro_batch.arrays["positions"] > 0)
-        return np.where(inside, np.float32(-4), np.float32(0))
 
 
 @dataclass(frozen=True)
@@ -173,59 +94,51 @@ class _Tracker:
         pass
 
 
-_BLOCK = bytes(1 << 20)
-
-
-def host_work(milliseconds: float) -> None:
-    """Work of the host for so long; other threads run meanwhile."""
-    end = time.perf_counter() + milliseconds / 1e3
-    while time.perf_counter() < end:
-        hashlib.sha256(_BLOCK[: 1 << 17]).digest()
-
-
 def measured(work: Workload, target: str) -> dict[str, Arm]:
     """Run every arm, one after the other, as often as asked for; all with one trainer, set back in between."""
-    trainer = _trainer(work)
     arms = {name: Arm() for name in ARMS}
-    with tempfile.TemporaryDirectory() as folder:
-        start = Path(folder) / "start"
+    with tempfile.TemporaryDirectory() as folder, _parts(work, target) as parts:
+        start, trainer = Path(folder) / "start", parts["trainer"]
         trainer.begin(Payloads(work.megabytes), reads_flag=False)
         trainer.save_checkpoint(start)
-        _once(trainer, "", work, target, steps=1)  # compiles
+        _once(parts, "", work, target, steps=1)  # compiles
         for _ in range(work.rounds):
             for name, pipeline in ARMS.items():
                 trainer.restore_checkpoint(start)
-                _measure(arms[name], trainer, pipeline, work, target)
+                _measure(arms[name], parts, pipeline, work, target)
     return arms
 
 
-def _trainer(work: Workload) -> WatchedTrainer:
-    import optax
+@contextmanager
+def _parts(work: Workload, target: str) -> Iterator[dict[str, Any]]:
+    """Trainer, rollout and reference, in this process or in workers."""
+    if target == "process":
+        with boundary_workers.parts(work) as parts:
+            yield parts
+    else:
+        yield {"trainer": watched_trainer(WatchedTrainer, work), "rollout": HashRollout(), "reference": FlatReference()}
 
-    model = Decoder(DecoderConfig(VOCABULARY, dim=work.dim, layers=2, max_length=LENGTH), seed=0)
-    return WatchedTrainer(model, optax.adam(1e-3), payload_loss(GrpoLoss()), in_flight=work.in_flight)
 
-
-def _measure(arm: Arm, trainer: WatchedTrainer, pipeline: str, work: Workload, target: str) -> None:
+def _measure(arm: Arm, parts: Mapping[str, Any], pipeline: str, work: Workload, target: str) -> None:
     """One run of an arm, added to what is known of it."""
-    result, seen, tracker = _once(trainer, pipeline, work, target, work.steps)
-    found = boundary_figures(seen, SKIPPED)
+    result, watched, tracker = _once(parts, pipeline, work, target, work.steps)
+    found = boundary_figures(watched.seen, SKIPPED)
     arm.idle_ms += found["idle_ms"]
     arm.step_ms += found["step_ms"]
     arm.busy_s += found["busy_s"]
     arm.whole_s += found["whole_s"]
     arm.digests.add((result.params_digest, result.calls_digest))
     arm.phases += tracker.steps[SKIPPED:]
-    arm.seen.append([one for one in seen if one.step >= SKIPPED])
-    arm.fetches += trainer.fetches[SKIPPED:]
-    arm.stages.append(trainer.stages)
+    arm.seen.append([one for one in watched.seen if one.step >= SKIPPED])
+    arm.fetches += watched.fetches[SKIPPED:]
+    arm.stages.append(watched.stages)
     arm.remarks = result.remarks
 
 
 def _once(
-    trainer: WatchedTrainer, pipeline: str, work: Workload, target: str, steps: int
-) -> tuple[Any, list[Seen], _Tracker]:
-    payloads, tracker = Payloads(work.megabytes), _Tracker(work.host_ms)
+    parts: Mapping[str, Any], pipeline: str, work: Workload, target: str, steps: int
+) -> tuple[Any, Watched, _Tracker]:
+    payloads, tracker, trainer = Payloads(work.megabytes), _Tracker(work.host_ms), parts["trainer"]
     trainer.begin(payloads, reads_flag=work.replay)
 
     def reward(prompt: Prompt, completions: Sequence[str]) -> list[float]:
@@ -234,9 +147,7 @@ def _once(
 
     prompts = work.micro_batches * work.rows // SAMPLES
     bind = {
-        "trainer": trainer,
-        "rollout": HashRollout(),
-        "reference": FlatReference(),
+        **parts,
         "reward": reward,
         "prompts": ListPrompts([Prompt(f"p{index}", f"{index:08d}") for index in range(4 * prompts)]),
         "tokenizer": ByteTokenizer(),
@@ -247,8 +158,8 @@ def _once(
         program = program_text(prompts, SAMPLES)
         result = run(program, bind, steps=steps, pipeline=pipeline, target=target)
     finally:
-        seen = trainer.watcher.close()
-    return result, seen, tracker
+        watched = trainer.finish()
+    return result, watched, tracker
 
 
 def fitted(base: Arm, micro_batches: int) -> Parameters:

@@ -35,7 +35,7 @@ from steptrace.run.verbs import VERBS
 from steptrace.testing.builder import Builder
 from steptrace.testing.hash_parts import hash_parts
 
-from .boundary_run import LENGTH, SAMPLES, VOCABULARY, ByteTokenizer, FlatReference, HashRollout
+from .boundary_parts import LENGTH, SAMPLES, VOCABULARY, ByteTokenizer, FlatReference, HashRollout
 from .overhead_loops import SEED, by_ops, by_parts, by_plan
 
 SKIPPED = 2

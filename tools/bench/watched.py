@@ -102,6 +102,21 @@ class Payloads:
         self.made[step, index] = payload
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What was seen in a run.
+
+    Attributes:
+      seen: what the device did.
+      fetches: seconds of each ``get_metrics`` from the moment at which the update had landed.
+      stages: how many micro-batches were staged.
+    """
+
+    seen: list[Seen]
+    fetches: list[float]
+    stages: int
+
+
 class WatchedTrainer(JaxTrainer):
     """The trainer of this package, which ships a payload with each micro-batch and tells a watcher what it sends.
 
@@ -109,8 +124,7 @@ class WatchedTrainer(JaxTrainer):
       payloads: what is shipped.
       watcher: who is told; a new one for each run.
       reads_flag: whether the update reads, on the host, a flag of the step's last micro-batch before it is dispatched.
-      fetches: seconds of each ``get_metrics`` from the moment at which the update had landed.
-      stages: how many micro-batches were staged.
+      fetches, stages: as in `Watched`.
     """
 
     payloads: Payloads
@@ -125,9 +139,13 @@ class WatchedTrainer(JaxTrainer):
         self.watcher, self.fetches, self.stages = Watcher(), [], 0
         self._shipped: dict[int, tuple[MicroBatch, Any]] = {}
 
-    def fwd_bwd(self, micro_batch: MicroBatch, **how: bool) -> dict[str, Any] | None:
-        """As the trainer's, with the payload shipped first."""
-        called = time.perf_counter()
+    def finish(self) -> Watched:
+        """End a run; gives what was seen in it."""
+        return Watched(self.watcher.close(), self.fetches, self.stages)
+
+    def fwd_bwd(self, micro_batch: MicroBatch, *, called: float | None = None, **how: bool) -> dict[str, Any] | None:
+        """As the trainer's, with the payload shipped first; ``called`` is when its driver began."""
+        called = time.perf_counter() if called is None else called
         shipped, data = self._ship(micro_batch)
         call = super().fwd_bwd
         return self._watched(called, shipped, data, lambda: call(shipped, **how))
