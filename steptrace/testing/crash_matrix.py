@@ -1,5 +1,8 @@
 """SIGKILL at every border between ops of a step, under every built-in schedule; then the run is resumed.
 
+Under the target ``process`` it is the driver that is killed, whose workers then end by themselves, or each of the
+workers, with which the run ends.
+
 What is declared is the same for every cell: resumed under the schedule that it was killed under, and under another one
 of the same program, the run trains the groups, and ends with the parameters, of the run that nobody killed.
 """
@@ -13,10 +16,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from steptrace.diag.workers import WorkerLostError
 from steptrace.testing.cells import Cell, Child, Ended, Tell, run_cells
-from steptrace.testing.durable_runs import Arm, Left, Pace, paced_parts, quickly, run_into
+from steptrace.testing.durable_runs import Arm, Left, Pace, paced_parts, quickly, remote_parts, run_into
 from steptrace.testing.fault_cells import calls_in, pace_of, runs_in
-from steptrace.testing.fault_matrix import wholes_of
+from steptrace.testing.fault_matrix import TARGETS, wholes_of
 from steptrace.testing.faults import Fault, inject
 
 KILLED_IN = (2, 3)
@@ -35,6 +39,7 @@ class Border:
       fault: SIGKILL before an instance of the op, or behind it.
       pace: how micro-batches come to the trainer, so that the op runs.
       other: the schedule that the run is also resumed under.
+      target: where the parts are.
     """
 
     arm: Arm
@@ -42,6 +47,7 @@ class Border:
     fault: Fault
     pace: Pace
     other: Arm
+    target: str = "inline"
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,34 @@ def borders(arms: Sequence[Arm], counts: Mapping[str, Sequence[int]], *, quick: 
                         yield Border(arm, call.kind.name, fault, pace_of(call), other)
 
 
+def worker_borders(arms: Sequence[Arm], *, quick: bool = False) -> Iterator[Border]:
+    """Under the target ``process``: kills of the driver behind ops that leave something, and of each worker.
+
+    Args:
+      arms: the schedules.
+      quick: only the first of each.
+    """
+    for arm in arms:
+        seen = set[str]()
+        other = next((one for one in arms if one.program == arm.program and one is not arm), arm)
+        for lane, call, _ in calls_in(arm):
+            name, role = call.kind.name, call.kind.binds.partition(".")[0]
+            if not lane or not runs_in(call, KILLED_IN[1]) or pace_of(call) != "as it comes":
+                continue
+            if name in _LASTING and not (quick and "driver" in seen):
+                seen.add("driver")
+                fault = Fault(call.op.id, KILLED_IN[1], kind="kill", behind=True, driver=True)
+                yield Border(arm, name, fault, "as it comes", other, "process")
+            if name in _CALLING and role not in seen and not (quick and len(seen) > 1):
+                seen.add(role)
+                for step in KILLED_IN[1:] if quick else KILLED_IN:
+                    yield Border(arm, name, Fault(call.op.id, step, kind="kill"), "as it comes", other, "process")
+
+
+_LASTING = ("update", "apply_deferred_update", "save_checkpoint", "write_checkpoint", "sync_weights", "commit", "log")
+_CALLING = ("dispatch", "ref_logps", "fwd_bwd", "attempt_fwd_bwd")
+
+
 def _first(arm: Arm, op: str) -> int:
     """The first round of the loop that an op stands in."""
     from steptrace.lower import StreamPlan
@@ -127,7 +161,8 @@ def crash(border: Border, whole: Left, folder: Path) -> Cell[CrashRow]:
         if first.told:
             break
         shutil.rmtree(out)
-    wrong, ended = "" if first.told and first.signal else f"it was not killed: {first.error or first.value}", [first]
+    killed = first.told and (first.signal or first.value == WorkerLostError.code)
+    wrong, ended = "" if killed else f"it was not killed: {first.error or first.value}", [first]
     copy = out.with_name(f"{out.name}-other")
     if not wrong:
         shutil.copytree(out, copy)
@@ -141,7 +176,7 @@ def crash(border: Border, whole: Left, folder: Path) -> Cell[CrashRow]:
     fault = border.fault
     return CrashRow(
         border.arm.name,
-        "inline",
+        border.target,
         fault.op,
         border.kind,
         fault.step,
@@ -158,7 +193,11 @@ def crash(border: Border, whole: Left, folder: Path) -> Cell[CrashRow]:
 
 def _killed(border: Border, out: Path, tell: Tell) -> str:
     faults = inject(border.fault, told=lambda fault: tell(str(fault)), may_miss=True)
-    run_into(out, border.arm, bound=paced_parts(border.pace), around=[faults])
+    bound = paced_parts(border.pace) if border.target == "inline" else remote_parts(border.pace)
+    try:
+        run_into(out, border.arm, bound=bound, around=[faults], target=border.target)
+    except WorkerLostError as error:
+        return error.code
     return "it went through"
 
 
@@ -174,7 +213,12 @@ def _wrong(arm: Arm, again: Ended, whole: Left) -> str:
 
 
 def crash_rows(
-    arms: Sequence[Arm], *, quick: bool = False, only: Callable[[Border], bool] = lambda border: True, at_once: int = 2
+    arms: Sequence[Arm],
+    *,
+    quick: bool = False,
+    only: Callable[[Border], bool] = lambda border: True,
+    at_once: int = 2,
+    targets: Sequence[str] = TARGETS,
 ) -> list[CrashRow]:
     """Run the matrix; gives its rows in the order of the arms.
 
@@ -183,12 +227,15 @@ def crash_rows(
       quick: see `borders`.
       only: which borders to run.
       at_once: processes at a time.
+      targets: where the parts are.
     """
     quickly()
     wholes = wholes_of(arms)
     counts = {program: whole.counts for program, whole in wholes.items()}
     with tempfile.TemporaryDirectory(prefix="steptrace-crashes-") as folder:
-        chosen = filter(only, borders(arms, counts, quick=quick))
+        inline = borders(arms, counts, quick=quick) if "inline" in targets else ()
+        process = worker_borders(arms, quick=quick) if "process" in targets else ()
+        chosen = filter(only, (*inline, *process))
         cells = (crash(border, wholes[border.arm.program].left, Path(folder)) for border in chosen)
         rows = list(run_cells(cells, at_once=at_once))
     names = [arm.name for arm in arms]

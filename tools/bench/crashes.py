@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("quick", False, "three schedules, one step, behind each op only", flag_values=values)
     flags.DEFINE_string("only", "", "only schedules whose name holds this", flag_values=values)
+    flags.DEFINE_enum("target", "both", ["inline", "process", "both"], "where the parts are", flag_values=values)
     flags.DEFINE_integer("jobs", 2, "processes at a time", 1, flag_values=values)
     flags.DEFINE_bool("json", False, "end with one JSON object", flag_values=values)
 
 
 def _run(_: list[str], values: flags.FlagValues) -> int:
     begin = time.monotonic()
-    rows = measure(values.only, values.jobs, quick=values.quick)
+    rows = measure(values.only, values.jobs, quick=values.quick, target=values.target)
     seconds = time.monotonic() - begin
     print(report(rows, seconds))
     if values.json:
@@ -38,19 +39,22 @@ QUICK = ("async-everything, late saves", "program order, late saves", "take-ahea
 """The schedules of a quick look."""
 
 
-def measure(only: str = "", jobs: int = 2, *, quick: bool = False) -> list[CrashRow]:
+def measure(only: str = "", jobs: int = 2, *, quick: bool = False, target: str = "both") -> list[CrashRow]:
     """The cells of the matrix, in the order of the schedules and their ops.
 
     Args:
       only: part of the names of the schedules to take, "" for all.
       jobs: processes at a time.
       quick: three schedules, one step, behind each op only.
+      target: where the parts are: "inline", "process" or "both".
     """
     from steptrace.testing.crash_matrix import crash_rows
     from steptrace.testing.durable_runs import ARMS
+    from steptrace.testing.fault_matrix import TARGETS
 
     arms = [arm for arm in ARMS if only in arm.name and (not quick or arm.name in QUICK)]
-    return crash_rows(arms, quick=quick, at_once=jobs)
+    targets = TARGETS if target == "both" else (target,)
+    return crash_rows(arms, quick=quick, at_once=jobs, targets=targets)
 
 
 def figures(rows: Sequence[CrashRow], seconds: float) -> dict[str, object]:
@@ -96,7 +100,7 @@ COMMAND = Command(
     run=_run,
     define=_define,
     details="A run is killed before and behind each op of two steps, one of which saves a checkpoint, and in each "
-    "round of their loops, under every built-in schedule. It is then resumed under that schedule and under another "
-    "one. Both train the groups, and end with the parameters, the calls and the log, of the run that nobody killed. "
-    "Exits with 1 when one does not.",
+    "round of their loops, under every built-in schedule. With --target=process it is the driver that is killed, or "
+    "one of the workers. The run is then resumed under that schedule and under another one. Both train the groups, and "
+    "end with the parameters, the calls and the log, of the run that nobody killed. Exits with 1 when one does not.",
 )
