@@ -28,6 +28,7 @@ class WeightBoard:
         self._weights: dict[int, Any] = {}
         self._changing = threading.RLock()
         self._turn = threading.Condition()
+        self._round = threading.Lock()
         self._samplers = self._due = 0
 
     def publish(self, step: int, weights: Any, version: int) -> None:
@@ -36,6 +37,10 @@ class WeightBoard:
         Raises:
           PartResultError: the version is held already, with other weights.
         """
+        with self._round:  # one round at a time, whoever publishes
+            self._publish(step, weights, version)
+
+    def _publish(self, step: int, weights: Any, version: int) -> None:
         if version not in self._weights:
             with self._publishing():
                 if self._rollout is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from steptrace.lower import Plan
 from steptrace.run.borders import checked_completions, checked_prompt_tokens
 from steptrace.run.data.rewards import score
 from steptrace.run.instance import At
+from steptrace.run.remote.part import fetched
 from steptrace.run.rng import key_for
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def dispatch(run: Session, at: At) -> tuple[()]:
             loc=op.loc,
         )
     source = max(at.step - 1 - contract.staleness, -1) if contract.weights == "pinned" else run.board.newest()
-    _refuse_lost(run, op, at.step, source)
+    _recover_lost(run, op, at.step, source)
     version = run.board.version(source)
     run.board.forget_before(_needless(run, source, at.step))
     run.step_memory(at.step).stats["rollout_version"] = float(version)
@@ -57,8 +58,8 @@ def dispatch(run: Session, at: At) -> tuple[()]:
     return ()
 
 
-def _refuse_lost(run: Session, op: Op, step: int, source: int) -> None:
-    """Refuse a dispatch that would be served older weights than its contract says, since a round of weights was lost.
+def _recover_lost(run: Session, op: Op, step: int, source: int) -> None:
+    """Where a round of weights was given up that a dispatch needs, publish them now, or refuse the dispatch.
 
     Args:
       run: the run.
@@ -73,11 +74,18 @@ def _refuse_lost(run: Session, op: Op, step: int, source: int) -> None:
     oldest = step - 1 - run.plan.program.contract.staleness
     lost = [at for at in run.lost_rounds if source <= at <= oldest]
     if lost:
-        raise LostRoundError(
-            f"the rollouts of step {step} are to be made with the weights of step {max(lost)}, which were not "
-            "published: the round got lost each time it was tried",
-            loc=op.loc,
-        ) from run.lost_rounds[max(lost)]
+        weights, version = run.copied[max(lost)]
+        try:
+            run.board.publish(max(lost), fetched(weights), version)
+        except (ConnectionError, TimeoutError) as error:
+            with suppress(Exception):  # what may have come of it is not left with the rollout
+                run.parts.rollout.drop_weights(version)
+            raise LostRoundError(
+                f"the rollouts of step {step} are to be made with the weights of step {max(lost)}, which are not "
+                "published: the round got lost each time it was tried",
+                loc=op.loc,
+            ) from error
+        del run.lost_rounds[max(lost)], run.copied[max(lost)]
 
 
 def take_groups(run: Session, at: At) -> list[Group]:

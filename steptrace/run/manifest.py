@@ -26,6 +26,7 @@ from steptrace.lower.saves import SAVED_BASES
 from steptrace.run.borders import checked_weights
 from steptrace.run.data.cursor import DataCursor
 from steptrace.run.digest import CallLog, chain
+from steptrace.run.remote.part import fetched
 from steptrace.run.session import Session, StepMemory
 from steptrace.run.start import arrays_of, other_arrays
 from steptrace.run.states import has_state
@@ -65,10 +66,10 @@ def saving(run: Session, step: int, behind: str, *, copied: bool) -> Iterator[No
         return
     if behind:
         fetch_early(run, step)
-    trainer, board = run.parts.trainer, run.board
+    trainer = run.parts.trainer
     versions = _needed_versions(run, step)
     weights, own = checked_weights(trainer.weights())
-    others = {version: board.weights(version) for version in sorted({*versions.values()} - {own})}
+    others = {version: _weights_of(run, version) for version in sorted({*versions.values()} - {own})}
     with new_checkpoint(run.out, step, ended=not behind) as folder:
         copy = trainer.snapshot_checkpoint() if copied else trainer.save_checkpoint(folder / "trainer")
         for name, part in _stateful_parts(run):
@@ -171,11 +172,23 @@ def model_fingerprint(weights: Any) -> str:
 
 
 def _needed_versions(run: Session, step: int) -> dict[int, int]:
-    """Versions that later steps generate with, by publishing step, as far as they are published by now."""
+    """Versions that later steps generate with, by publishing step, as far as they are published by now.
+
+    Those whose round was given up are among them: a resumed run publishes them.
+    """
     held = run.board.held()
     contract = run.plan.program.contract
+    if contract.weights == "pinned":
+        held |= {lost: run.copied[lost][1] for lost in run.lost_rounds}
     oldest = step - contract.staleness if contract.weights == "pinned" else max(held, default=0)
     return {index: version for index, version in held.items() if index >= oldest}
+
+
+def _weights_of(run: Session, version: int) -> Any:
+    """The weights of a version that is published, or whose round was given up."""
+    if run.board.holds(version):
+        return run.board.weights(version)
+    return next(fetched(weights) for weights, copied in run.copied.values() if copied == version)
 
 
 def _stateful_parts(run: Session) -> Iterator[tuple[str, Checkpointable]]:

@@ -6,10 +6,11 @@ the run, as any error does. A lost part is done again from the same copy, after 
 may hold of that version, so that a half-open transfer is in nobody's way. A version becomes the published one when its
 apply has come back, and not before.
 
-A round that is lost each time is given up: nothing of it stays, what was published last goes on serving, the run says
-so in its remarks, and the next round publishes. The steps whose rollouts were to be made with its weights do not get
-older ones in silence: the dispatch of such a step is refused, unless its contract takes the freshest weights and allows
-for the lag.
+A round that is lost each time is given up: nothing of it stays with the rollout, what was published last goes on
+serving, the run says so in its remarks, and the next round publishes. The steps whose rollouts were to be made with its
+weights do not get older ones in silence: the dispatch of such a step publishes the copy, which was kept, or is refused,
+unless its contract takes the freshest weights and allows for the lag. A checkpoint holds a copy that was kept, so that
+a resumed run publishes it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def _complete(session: Session, step: int) -> None:
     """The round has published; where the freshest weights count, those lost before it do not any more."""
     del session.copied[step]
     if session.plan.program.contract.weights != "pinned":
-        session.lost_rounds = {lost: error for lost, error in session.lost_rounds.items() if lost > step}
+        for lost in [lost for lost in session.lost_rounds if lost < step]:
+            del session.lost_rounds[lost], session.copied[lost]
 
 
 def _cleared(session: Session, step: int) -> None:
@@ -77,7 +79,7 @@ def _cleared(session: Session, step: int) -> None:
 
 
 def _give_up(session: Session, at: At, error: Exception) -> None:
-    _, version = session.copied.pop(at.step)
+    _, version = session.copied[at.step]
     session.lost_rounds[at.step] = error
     why = f"{type(error).__name__}: {error}"
     session.remarks.append(

@@ -5,7 +5,8 @@ What is declared follows from the row of an op and from the schedule:
 - a slow op changes nothing.
 - an error ends the run: it is the original one, with op, step and lane in its notes; the steps before are complete.
 - a call that gets lost does the same, except for what is only shipped ahead: a stage that is lost falls back to the
-  whole call, and log-probs of the reference for a staged micro-batch are asked for again. Nothing is trained otherwise.
+  whole call, and log-probs of the reference for a staged micro-batch are asked for again; and a round of weights
+  beside the step, which is made again. Nothing is trained otherwise.
 - SIGKILL ends the process, and the folder has a run to resume.
 - an op that hangs ends the run with ST315 once another lane has waited for it for ``stall_s``. Nobody can take a call
   back that hangs in this process: where no other lane waits for it, the run lasts as long as the call, and ends with
@@ -87,6 +88,8 @@ class Setting:
 def declared(arm: Arm, call: Call, fault: Fault) -> Ending:
     """How a run ends with a fault in an op."""
     if fault.kind in ("lost-before", "lost-after"):
+        if call.kind.name in ("transfer_weights", "apply_weights"):
+            return "same"  # a round beside the step is made again
         stages = any(op.kind == "stage_fwd_bwd" for op in arm.schedule.ops())
         shipped = call.kind.name == "ref_logps" and call.op.micro is not None and call.op.shift > 0 and stages
         return "falls back" if shipped or call.kind.name == "stage_fwd_bwd" else "error"

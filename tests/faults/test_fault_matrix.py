@@ -90,6 +90,16 @@ def test_some_cells_end_as_declared():
     assert {row["resumed"] for row in rows if row["ended"] in ("error", "killed", "stalled")} == {True}
 
 
+def test_a_round_of_weights_beside_the_step_that_gets_lost_changes_nothing():
+    rows = rows_of("""
+    some = ("transfer_weights", "apply_weights")
+    chosen = lambda cell: cell.call.kind.name in some and cell.fault.kind.startswith("lost")
+    rows = fault_rows(arms("async-everything"), quick=True, only=chosen)
+    """)
+    assert wrong(rows) == []
+    assert [row["ended"] for row in rows] == ["same"] * 4
+
+
 @pytest.mark.slow
 def test_the_command_prints_a_table_and_an_object_for_scripts():
     text = "import sys; from steptrace_tools.cli import main; sys.exit(main())"

@@ -83,15 +83,34 @@ def test_control_without_a_clean_up_the_half_open_transfer_is_in_the_way(monkeyp
 
 
 def test_a_round_that_is_lost_each_time_ends_the_run_where_its_weights_are_pinned():
-    rollout = Lossy({2: TRIES})
+    rollout = Lossy({2: TRIES + 1})
     with pytest.raises(LostRoundError, match=r"rollouts of step 3 .* weights of step 1") as info:
         drive(rollout)
     assert isinstance(info.value.__cause__, ConnectionError)
     assert "step.dispatch" in info.value.loc.source()
-    assert rollout.tried.count(2) == TRIES
+    assert rollout.tried.count(2) == TRIES + 1
     assert all(whole for _, whole in rollout.served)
     assert rollout.served[-1][0] == 1  # what was published last went on serving
     assert 3 in rollout.whole  # and the next round has published
+
+
+def test_a_round_that_was_given_up_is_published_by_the_dispatch_that_needs_it():
+    rollout = Lossy({2: TRIES})
+    result = drive(rollout)
+    assert facts(result) == facts(drive(HashRollout()))
+    assert all(whole for _, whole in rollout.served)
+    assert rollout.tried == [0, 1, *[2] * (TRIES + 1), 3, 4, 5]
+    assert sum("not published" in text for text in result.remarks) == 1
+
+
+@pytest.mark.parametrize("saves", [1, 3])
+def test_a_run_that_ended_by_a_lost_round_goes_on_from_its_newest_checkpoint(tmp_path, saves):
+    traced = program(staleness=1, save_every=saves)
+    how = {"steps": 5, "pipeline": ASYNC, "out": tmp_path}
+    with pytest.raises(LostRoundError):
+        steptrace.run(traced, parts(rollout=Lossy({2: TRIES + 1})), **how)
+    resumed = steptrace.run(traced, parts(), resume=True, **how)
+    assert resumed.params_digest == drive(HashRollout(), traced).params_digest
 
 
 def test_a_round_that_nobody_reads_ends_nothing_and_is_told():
@@ -120,7 +139,7 @@ def test_where_the_freshest_weights_count_an_older_version_serves_as_far_as_the_
 @pytest.mark.parametrize(("staleness", "lost", "step"), [(2, (2, 3), 4), (1, (2,), 3)])
 def test_control_more_rounds_lost_than_the_staleness_allows_end_it(staleness, lost, step):
     with pytest.raises(LostRoundError, match=rf"rollouts of step {step} "):
-        drive(Lossy(dict.fromkeys(lost, TRIES)), freshest(staleness), steps=6)
+        drive(Lossy(dict.fromkeys(lost, TRIES + 1)), freshest(staleness), steps=6)
 
 
 def test_control_a_version_that_is_published_ahead_of_its_apply_is_caught(monkeypatch):
@@ -130,7 +149,7 @@ def test_control_a_version_that_is_published_ahead_of_its_apply_is_caught(monkey
             self._rollout.apply_weights(weights, version)
 
     monkeypatch.setattr(WeightBoard, "publish", hasty)
-    rollout = Lossy({2: TRIES})
+    rollout = Lossy({2: TRIES + 1})
     with pytest.raises(Exception) as info:  # noqa: PT011 - whatever it is, it is not the calm run
         drive(rollout)
     assert not isinstance(info.value, LostRoundError) or not all(whole for _, whole in rollout.served)
