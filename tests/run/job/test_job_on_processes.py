@@ -22,8 +22,9 @@ FIGURES = (
 def test_a_job_on_processes_makes_what_it_makes_in_one_and_goes_on_in_one(tmp_path):
     whole = run_job(job(tmp_path / "whole", steps=3))
     out = tmp_path / "parts"
-    run_job(job(out, steps=2, target="process", pipeline="pipelined-boundary"))
-    first = run_job(job(out, steps=3, target="process", resume=True))
-    assert {name: first[name] for name in FIGURES} == {name: whole[name] for name in FIGURES}
-    assert first["target"] == "process"
+    first = run_job(job(out, steps=2, target="process", pipeline="pipelined-boundary"))
+    assert (first["target"], first["steps"]) == ("process", 2)
+    assert first["accuracy_before"] == whole["accuracy_before"]
     assert set(first["compiles"]["at_end"]) == set(whole["compiles"]["at_end"])
+    made = run_job(job(out, steps=3, resume=True))
+    assert {name: made[name] for name in FIGURES} == {name: whole[name] for name in FIGURES}

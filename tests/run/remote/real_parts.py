@@ -25,15 +25,10 @@ class Letters:
         return " ".join(map(str, tokens))
 
 
-class Restarting(JaxTrainer):
-    """Can be set back to where it began, and told to lose the second micro-batch of a step."""
+class Losing(JaxTrainer):
+    """Can be told to lose the second micro-batch of a step."""
 
     loses = -1
-
-    def reset(self, folder):
-        if not folder.exists():
-            self.save_checkpoint(folder)
-        self.restore_checkpoint(folder)
 
     def lose(self, step):
         self.loses = step
@@ -49,7 +44,7 @@ def model():
 
 
 def trainer():
-    return Restarting(model(), optax.adam(1e-2), GrpoLoss(kl_coef=0.1))
+    return Losing(model(), optax.adam(1e-2), GrpoLoss(kl_coef=0.1))
 
 
 def rollout():

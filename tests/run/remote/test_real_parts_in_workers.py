@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from real_parts import real_bind
 from remote_parts import children, digests
@@ -11,36 +13,59 @@ from steptrace.run.binding import Parts
 from steptrace.run.capabilities import capabilities_of
 from steptrace.run.remote.hosting import built, hosted
 
-PROGRAM = "grpo{prompts=4, samples=3, staleness=1}"
+PROGRAM = 'grpo{prompts=4, samples=3, staleness=1, save_every=2, saves="may_fail_late"}'
+pytestmark = pytest.mark.slow
 
 
-def run(parts, **options):
-    return steptrace.run(PROGRAM, parts, steps=4, stall_s=120.0, **options)
-
-
-@pytest.mark.slow
-def test_every_pipeline_trains_the_same_on_both_targets(tmp_path):
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Parts in this process, the same in processes of their own, and what a run of four steps makes here."""
+    folder = tmp_path_factory.mktemp("start")
     before = children()
     inline = built(real_bind())
-    expected = run(inline)
-    with hosted(real_bind()) as parts:
-        assert able(parts) == able(inline)
-        assert "trainer.stage_fwd_bwd" in able(parts)
-        for pipeline in ("", "pipelined-boundary", "pipelined-boundary-staged-after", "async-everything"):
-            parts["trainer"].reset(tmp_path / "start")
-            made = run(parts, pipeline=pipeline, target="process", stage_latch_s=0.0)
-            assert digests(made) == digests(expected)
-            assert [dict(record) for record in made.records] == [dict(record) for record in expected.records]
-            assert parts["trainer"].params_digest() == made.params_digest
-        parts["trainer"].last_update_token.block_until_ready()
-        assert parts["trainer"].updates_applied == 4
+    with hosted(real_bind()) as process:
+        parts = {"inline": inline, "process": process}
+        for name, bound in parts.items():
+            bound["trainer"].save_checkpoint(folder / name)
 
-        parts["trainer"].reset(tmp_path / "start")
-        parts["trainer"].lose(1)
-        control = run(parts, target="process")
-        assert control.params_digest != expected.params_digest, "a micro-batch that is lost in the worker is seen"
+        def run(target, steps=4, **options):
+            if not options.get("resume"):
+                parts[target]["trainer"].restore_checkpoint(folder / target)
+            return steptrace.run(PROGRAM, parts[target], steps=steps, stall_s=200.0, target=target, **options)
+
+        yield SimpleNamespace(parts=parts, run=run, whole=run("inline"))
     assert children() == before
 
 
-def able(parts):
-    return capabilities_of(Parts(trainer=parts["trainer"], rollout=parts["rollout"]))
+@pytest.mark.parametrize("pipeline", ["", "pipelined-boundary", "pipelined-boundary-staged-after", "async-everything"])
+def test_every_pipeline_trains_the_same_on_both_targets(places, pipeline):
+    made = places.run("process", pipeline=pipeline, stage_latch_s=0.0)
+    assert digests(made) == digests(places.whole)
+    assert [dict(record) for record in made.records] == [dict(record) for record in places.whole.records]
+
+
+def test_a_part_is_what_it_is_in_this_process(places):
+    able = [capabilities_of(Parts(trainer=part["trainer"], rollout=part["rollout"])) for part in places.parts.values()]
+    assert able[0] == able[1]
+    assert "trainer.stage_fwd_bwd" in able[1]
+    trainer = places.parts["process"]["trainer"]
+    made = places.run("process")
+    assert trainer.params_digest() == made.params_digest
+    assert trainer.updates_applied == 4
+    trainer.last_update_token.block_until_ready()
+
+
+@pytest.mark.parametrize(("first", "second"), [("inline", "process"), ("process", "inline")])
+def test_a_run_that_is_saved_on_one_target_goes_on_on_the_other(places, tmp_path, first, second):
+    places.run(first, 3, out=tmp_path)
+    assert any((tmp_path / "checkpoints").glob("*/weights/*"))  # weights of more than one version
+    made = places.run(second, 4, out=tmp_path, resume=True)
+    assert digests(made) == digests(places.whole)
+
+
+def test_control_a_micro_batch_that_is_lost_in_the_worker_is_seen(places):
+    trainer = places.parts["process"]["trainer"]
+    trainer.lose(1)
+    made = places.run("process")
+    trainer.lose(-1)
+    assert made.params_digest != places.whole.params_digest
