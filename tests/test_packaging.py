@@ -50,5 +50,6 @@ def test_a_wheel_has_all_that_an_installation_needs(tmp_path: Path):
         scripts = wheel.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     assert "steptrace = steptrace_tools.cli:main" in scripts
     assert {"steptrace/py.typed", "steptrace_tools/templates/job.py.txt", "steptrace_kernels/__init__.py"} <= names
+    assert {f"steptrace/timeline/page.{kind}" for kind in ("html", "css", "js")} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.partition("/")[0] for name in names if name.endswith(".py")} == set(SETUP["package-dir"])

@@ -148,7 +148,7 @@ def profile_of(
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """One instance: its call without waits, or with them where they are not told apart; its work, None for none seen."""
+    """One instance: its call without waits, or with them where they are not told apart; its work, None if not seen."""
 
     micro: int | None
     call: float
