@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _NAP = 0.002
+_OLDER, _ALL = 16, 512
+"""After how many naps garbage is collected that is older, and all of it: that takes longer, and stops the part."""
 
 
 class Lending:
@@ -41,6 +43,7 @@ class Lending:
         while True:
             self._wake.wait()
             self._wake.clear()
+            naps = 0
             while self._asked:
                 for request in sorted(self._asked):
                     if not any(reader() is not None for reader in self._readers.get(request, ())):
@@ -48,5 +51,7 @@ class Lending:
                         self._readers.pop(request, None)
                         self._say(request)
                 if self._asked and not self._wake.wait(_NAP):
-                    gc.collect(0)  # JAX lets go of what its finished computations held when garbage is collected
+                    naps += 1
+                    # JAX lets go of what its finished computations held when garbage is collected
+                    gc.collect(2 if naps % _ALL == 0 else 1 if naps % _OLDER == 0 else 0)
                 self._wake.clear()

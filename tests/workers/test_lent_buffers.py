@@ -127,6 +127,13 @@ def test_control_memory_that_is_used_again_too_early_changes_what_is_on_the_devi
     worker.close()
 
 
+def test_arrays_that_are_left_to_old_garbage_are_given_back(box):
+    pending = box.send("let_go_late", np.ones(SIZE), lend=True)
+    assert pending.result() == 2
+    pending.buffers.release()
+    assert pending.buffers.released()
+
+
 def test_lent_arrays_are_read_only_and_small_ones_are_copied(box):
     pending = box.send("writable", np.ones(SIZE), lend=True)
     assert pending.result() is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -38,6 +39,14 @@ class Box:
     def append(self, value) -> int:
         self.log.append(value)
         return len(self.log)
+
+    def let_go_late(self, array):
+        """Leaves the array to garbage that is no longer young."""
+        ring = [array]
+        ring.append(ring)
+        gc.collect()
+        gc.collect()
+        return len(ring)
 
     def grow(self, array):
         self.total += 1
