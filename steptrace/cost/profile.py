@@ -219,7 +219,7 @@ def _measured(samples: list[_Sample], seen: str) -> Measured:
     calls = free or [min(one.call for one in samples)]
     how = "its call" if free else "the shortest call: each waited for the device within it, so it is an upper bound"
     if len(free) < len(samples) and free:
-        how = f"calls that did not wait for the device, as {len(samples) - len(free)} others did"
+        how = f"its call, without {len(samples) - len(free)} that cannot be told from a wait for the device"
     works = [one.work for one in samples if one.work is not None]
     if not works:
         return Measured(_figure(calls, how), None)
