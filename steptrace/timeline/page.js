@@ -216,7 +216,7 @@ function start(panels) {
     state.chosen = found ? `${found.panel.index}/${found.bar}` : null;
     if (found) {
       const [title, pairs] = facts(found.panel, found.bar);
-      $("said").textContent = `${title}: ${pairs.map(([name, value]) => `${name} ${value}`).join("; ")}`;
+      $("said").textContent = `${title}: ${pairs.map(([name, value]) => `${name} ${value}`.trim()).join("; ")}`;
       const bar = found.panel.bars[found.bar], shift = zero(found.panel, state.align);
       if (bar[5] - shift < state.from || bar[4] - shift > state.to) {
         const half = (state.to - state.from) / 2, middle = (bar[4] + bar[5]) / 2 - shift;
