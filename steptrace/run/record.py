@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from array import array
@@ -30,6 +31,7 @@ CALL, UPDATE = "last_call_token", "last_update_token"
 """Where a trainer offers what is ready once its last training call, and its last update, is done."""
 
 _NONE = -1
+_NOTHING = object()
 
 _Known: TypeAlias = tuple[int, str, Callable[[int, At, float, float], None]]
 """An op's number, the device that its calls may send work to, and what notes an instance of it."""
@@ -157,8 +159,8 @@ class Recorder:
         with self._lock:
             if self._session is None:
                 trainer = session.parts.trainer
-                self._tokens = {name: getattr(trainer, name, None) for name in (CALL, UPDATE)}
-                self._names[_place(self._tokens[UPDATE]) or TRAINER] = TRAINER
+                self._tokens = {name: getattr(trainer, name) for name in (CALL, UPDATE) if _offers(trainer, name)}
+                self._names[_place(self._tokens.get(UPDATE)) or TRAINER] = TRAINER
                 self._session = session
             kind = kinds_of(session.plan.program)[op.kind]
             self._blocking[op.kind] = kind.blocking
@@ -192,8 +194,8 @@ class Recorder:
     def _trainer_tokens(self, session: Session, at: At) -> list[tuple[str, Any]]:
         """What the trainer's call has put in place of what was there before it."""
         found, trainer, tokens = [], session.parts.trainer, self._tokens
-        for name in (CALL, UPDATE):
-            token = getattr(trainer, name, None)
+        for name in tokens:
+            token = getattr(trainer, name)
             if token is not None and token is not tokens[name]:
                 tokens[name] = token
                 own = name == CALL or "update" in at.op.kind
@@ -231,6 +233,11 @@ class Recorder:
                 found.append(Event(op.id, op.kind, step, micro, lane, reached, begin, stop, late))
                 before = stop
         return tuple(found)
+
+
+def _offers(trainer: Any, name: str) -> bool:
+    """Whether a trainer has an attribute of its own: to ask one in another process each time would change the run."""
+    return inspect.getattr_static(trainer, name, _NOTHING) is not _NOTHING
 
 
 def _watched(kind: OpKind) -> str:

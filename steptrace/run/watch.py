@@ -82,7 +82,7 @@ class Watcher:
         while (work := self._sent.get()) is not None:
             end = work.done
             if end is None:
-                with suppress(RuntimeError):  # what was given away, or has failed, is done
+                with suppress(Exception):  # what was given away, or has failed, is done
                     work.token.block_until_ready()
                 end = min(time.perf_counter(), work.by)
             before = min(before, self._known_by(end))

@@ -111,6 +111,17 @@ def test_what_the_trainer_sends_is_seen_in_its_order():
     assert {span.device for span in recording.spans} == {"trainer"}
 
 
+class FarTrainer(HashTrainer):
+    """Whatever is asked for that it does not have itself is fetched from elsewhere."""
+
+    def __getattr__(self, name: str):
+        raise AssertionError(f"{name} was asked for elsewhere") if name.startswith("last_") else AttributeError(name)
+
+
+def test_a_trainer_elsewhere_is_not_asked_for_what_it_might_offer():
+    assert recorded(trainer=FarTrainer())[1].spans == ()
+
+
 def test_control_without_tokens_no_work_is_seen():
     assert recorded()[1].spans == ()
 
