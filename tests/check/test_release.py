@@ -8,6 +8,7 @@ import pytest
 
 import steptrace
 from steptrace.check import check_schedule
+from steptrace.check.edge import EdgeKind
 from steptrace.check.edges import edges_of
 from steptrace.check.reference import reference_of
 from steptrace.check.validation import Budget, validate
@@ -214,3 +215,64 @@ def test_a_micro_batch_that_a_later_round_reads_is_not_given_back():
     with pytest.raises(LawError, match="reads `%mb@m-1`"):
         split(Schedule.of(late), "next_mb", law="release")
     assert split(Schedule.of(looks_back.trace()), "next_mb", law="release")
+
+
+@steptrace.op(takes=("micro_batch",), gives="micro_batch", reads=[], writes=[])
+def weighed(mb):
+    """Adds to a micro-batch."""
+    return mb
+
+
+@steptrace.op(takes=("micro_batch",), reads=[], writes=["log"])
+def noted(mb):
+    """Looks at a micro-batch."""
+
+
+@steptrace.program(staleness=1)
+def two_loops(step: steptrace.Step) -> None:
+    """Looks at all micro-batches, then trains on them."""
+    step.dispatch(prompts=4, samples=2)
+    batch = step.pack(step.advantages(step.reward(step.take())))
+    for mb in step.micro_batches(batch):
+        noted(mb)
+    for mb in step.micro_batches(batch):
+        step.fwd_bwd(weighed(mb))
+    step.update()
+    step.sync_weights()
+    step.commit()
+
+
+def two() -> Schedule:
+    result = run_pipeline(two_loops.trace(), PLAIN)
+    assert [remark for remark in result.remarks if remark.kind == "missed"] == []
+    return result.schedule
+
+
+def test_users_ops_that_take_a_micro_batch_are_readers():
+    readers = {edge.before for edge in edges_of(two().reference) if edge.kind is EdgeKind.LIFETIME}
+    assert readers == {"noted", "weighed", "fwd_bwd"}
+
+
+def test_of_two_loops_one_uses_the_ring_at_a_time():
+    found = {
+        (edge.before, edge.after, edge.distance, edge.micro)
+        for edge in edges_of(two().reference)
+        if edge.kind is EdgeKind.CAPACITY
+    }
+    assert found >= {
+        ("release", "next_mb", 0, 2),
+        ("release.2", "next_mb.2", 0, 2),
+        ("release", "next_mb.2", 0, None),
+        ("release.2", "next_mb", 1, None),
+    }
+
+
+def test_two_loops_hold_no_more_than_the_ring_has():
+    schedule = two()
+    assert validate(schedule.program, schedule.source, budget=FEW).counterexample is None
+    waits = waits_between(schedule.program, schedule.reference)
+    source = source_of(schedule.reference)
+    assert judge(source, schedule.program, waits).equal
+    without = [wait for wait in waits if (wait.before, wait.after) != ("release", "next_mb.2")]
+    assert len(without) < len(waits)
+    assert not judge(source, schedule.program, without).equal
