@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from real_parts import real_bind
-from remote_parts import PIPES, bind, children, digests, shared_workers
+from remote_parts import PIPES, bind, digests, shared_workers
 
 import steptrace
 from steptrace.diag.workers import BuffersLentError
 from steptrace.run.data.packing import Packer
-from steptrace.run.remote.hosting import hosted
 from steptrace.run.remote.loans import Loans
 from steptrace.run.remote.part import line_of
 from steptrace.workers.client import LENT
@@ -110,17 +108,3 @@ def test_control_buffers_that_nobody_gives_back_are_missed(workers, monkeypatch)
     monkeypatch.undo()
     monkeypatch.setattr("steptrace.workers.shared.BULK", 1)
     assert digests(hosted_run(workers, pipeline=RING)) == digests(run(bind()))  # the next run finds them free
-
-
-@pytest.mark.slow
-def test_arrays_of_jax_that_lie_on_lent_memory_are_waited_for(tmp_path):
-    before = children()
-    small = {"packer": Packer(rows=1, length=18)}
-    with hosted(real_bind() | small) as parts:
-        parts["trainer"].reset(tmp_path / "start")
-        expected = steptrace.run(PROGRAM, parts, steps=STEPS, stall_s=120.0, target="process")
-        for pipeline in (RING, f"{RING},{PIPES[0]}"):
-            parts["trainer"].reset(tmp_path / "start")
-            made = steptrace.run(PROGRAM, parts, steps=STEPS, stall_s=120.0, target="process", pipeline=pipeline)
-            assert digests(made) == digests(expected)
-    assert children() == before

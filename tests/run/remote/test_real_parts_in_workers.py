@@ -44,6 +44,14 @@ def test_every_pipeline_trains_the_same_on_both_targets(places, pipeline):
     assert [dict(record) for record in made.records] == [dict(record) for record in places.whole.records]
 
 
+@pytest.mark.parametrize("pipeline", ["release-buffers{ring=3}", "release-buffers{ring=3},pipelined-boundary"])
+def test_arrays_that_lie_on_memory_of_a_ring_train_what_copies_train(places, pipeline, monkeypatch):
+    monkeypatch.setattr("steptrace.workers.shared.BULK", 1)  # small arrays go through the ring too
+    made = places.run("process", pipeline=pipeline, stage_latch_s=0.0)
+    assert digests(made) == digests(places.whole)
+    assert [dict(record) for record in made.records] == [dict(record) for record in places.whole.records]
+
+
 def test_a_part_is_what_it_is_in_this_process(places):
     able = [capabilities_of(Parts(trainer=part["trainer"], rollout=part["rollout"])) for part in places.parts.values()]
     assert able[0] == able[1]
