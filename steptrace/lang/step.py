@@ -64,7 +64,9 @@ class Step:
           extra: draw so many prompts more, and train the first ``prompts`` groups that come back whole. The others are
             given up before the step is taken. A rollout may then return None for a prompt.
           keep: ``varied`` draws on, a wave for what is missing, until ``prompts`` groups have rewards that differ
-            (dynamic sampling: Yu et al. 2025, DAPO). In program order only: how many prompts a step draws is then
+            (dynamic sampling: Yu et al. 2025, DAPO). A wave has no more prompts than groups are missing, so no valid
+            group is left over at its end, and none has to be carried into the next step; hence it does not go with
+            ``extra``. In program order only: how many prompts a step draws is then
             known when it has begun.
           most: with ``keep``, the most prompts drawn for a step; beyond it the run ends with an error. Ten times
             ``prompts`` unless given.

@@ -45,6 +45,12 @@ def check_takes(plan: Plan) -> None:
 def _check_known(op: Op, plan: Plan) -> None:
     """A partial step is dropped or refused before it begins, so what it draws must be known by then."""
     partial = plan.program.contract.partial
+    if op.attr("keep") and op.attr("extra") is not None:
+        raise NotLowerableError(
+            f"`{op.id}` keeps groups until it has enough, in waves of what is missing, so `extra` draws nothing more",
+            loc=op.loc,
+            help="leave out `extra`, or `keep`: no group that could be trained is then given up",
+        )
     late = f"runs when `{op.when}`" if flags_of(op.when) else "draws until enough groups can be trained"
     if op.kind in _DRAWS and partial != "train" and (flags_of(op.when) or op.attr("keep")):
         raise NotLowerableError(

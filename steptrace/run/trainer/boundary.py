@@ -10,6 +10,7 @@ from steptrace.diag.training import (
     HeldUpdateError,
     NothingHeldError,
     NotStagedError,
+    OpenAccumulationError,
     TrainerCallError,
     UnfinishedStepError,
 )
@@ -53,6 +54,15 @@ class Boundary:
             raise HeldUpdateError(
                 f"{what} was asked for while the update of step {self.held_step} is held back",
                 help="apply_deferred_update first",
+            )
+
+    def refuse_open(self, step: int | None) -> None:
+        """Refuse a checkpoint while a step is open: its update is held back, or it has gradients."""
+        self.refuse_held("a checkpoint")
+        if step is not None:
+            raise OpenAccumulationError(
+                f"a checkpoint was asked for while gradients of step {step} are accumulated",
+                help="update first, then save",
             )
 
     def check_room(self, micro_batch: MicroBatch) -> None:

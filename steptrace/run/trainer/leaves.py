@@ -14,6 +14,7 @@ import optax
 from steptrace.run.models.split import SplitModel
 from steptrace.run.trainer.accumulate import Accumulator, Loss, fwd_bwd_leaf, loss_sums, zeros
 from steptrace.run.trainer.batch import Batch
+from steptrace.run.trainer.evaluation import evaluate_leaf
 from steptrace.run.trainer.mesh import Placement
 from steptrace.run.trainer.replay import Replay
 from steptrace.run.trainer.update import Updated, update_leaf
@@ -29,6 +30,7 @@ class Leaves:
       copy: a tree, copied; what comes out shares no buffer with what went in.
       fwd_bwd: see `accumulate.fwd_bwd_leaf`; donates the accumulator.
       dropless: the same by the program that never drops tokens and has no flag; without replay it is ``fwd_bwd``.
+      evaluate: see `evaluation.evaluate_leaf`; never drops under replay.
       logps: ``f(params, rest, arrays)`` gives float32 [rows, length]; never drops under replay.
     """
 
@@ -52,6 +54,7 @@ class Leaves:
         if replay is not None:
             split = replay.dropless(split)
             self.dropless = self._jit("dropless", fwd_bwd_leaf(split, loss), (0,), trained)
+        self.evaluate = self._jit("evaluate", evaluate_leaf(split, loss))
         self.logps = None if logps_fn is None else self._jit("old_logps", _logps_leaf(split, logps_fn))
 
     def init(self, optimizer: optax.GradientTransformation, params: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from steptrace.diag.training import (
     LossError,
     NoLogpsError,
     NothingAccumulatedError,
-    OpenAccumulationError,
     TrainerSettingError,
     UpdateFailedError,
 )
@@ -29,6 +28,7 @@ from steptrace.run.trainer.accumulate import Loss
 from steptrace.run.trainer.batch import Signature, check_arrays, named, signature
 from steptrace.run.trainer.boundary import Boundary, StagedCall, check_call
 from steptrace.run.trainer.checkpoint import load_state, save_state, sizes
+from steptrace.run.trainer.evaluation import evaluated
 from steptrace.run.trainer.leaves import Leaves
 from steptrace.run.trainer.mesh import Rules, placement
 from steptrace.run.trainer.metrics import Aside, Record, Records, fetched, merged
@@ -291,6 +291,19 @@ class JaxTrainer:
         logps: jax.Array = self._leaves.logps(self._params, self._rest, self._place.batch(micro_batch.arrays))
         return logps
 
+    def evaluate(self, micro_batches: Sequence[MicroBatch]) -> dict[str, float]:
+        """Loss and metrics of micro-batches under the present parameters, as means over all of them; waits for them.
+
+        Makes no gradient, and neither the accumulator nor any other state of the trainer or the model is changed.
+
+        Raises:
+          HeldUpdateError: the update of a step is held back.
+          MicroBatchError, MissingArrayError, LossError: before anything is compiled.
+        """
+        self._boundary.refuse_held("an evaluation")
+        checked = [self._checked(micro_batch) for micro_batch in micro_batches]
+        return evaluated([self._leaves.evaluate(self._params, self._rest, arrays) for arrays in checked])
+
     def save_checkpoint(self, directory: Path) -> None:
         """Write parameters, optimizer state, other model state and the version below ``directory``.
 
@@ -300,7 +313,7 @@ class JaxTrainer:
           OpenAccumulationError: gradients are accumulated.
           StateNotWrittenError: the folder cannot be written, or holds a trainer's state already.
         """
-        self._check_closed()
+        self._boundary.refuse_open(self._step)
         save_state(Path(directory), self._saved())
 
     def snapshot_checkpoint(self) -> dict[str, Any]:
@@ -309,7 +322,7 @@ class JaxTrainer:
         Raises:
           OpenAccumulationError, HeldUpdateError: the step is open.
         """
-        self._check_closed()
+        self._boundary.refuse_open(self._step)
         copied: dict[str, Any] = jax.tree.map(jnp.copy, self._saved())
         return copied
 
@@ -438,14 +451,6 @@ class JaxTrainer:
         """Forget what is accumulated."""
         self._acc, self._step = None, None
         self._unsettled.drop()
-
-    def _check_closed(self) -> None:
-        self._boundary.refuse_held("a checkpoint")
-        if self._step is not None:
-            raise OpenAccumulationError(
-                f"a checkpoint was asked for while gradients of step {self._step} are accumulated",
-                help="update first, then save",
-            )
 
     def _waited_for(self, seen_by: str) -> float:
         """Wait for the device; a failure is that of the last update, whoever sees it."""

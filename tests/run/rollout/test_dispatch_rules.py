@@ -259,6 +259,45 @@ def test_a_step_draws_until_enough_groups_have_rewards_that_differ():
     assert {record["groups_of_equal_rewards"] for record in result.records} == {0.0}
 
 
+class Waves(HashRollout):
+    """Notes how many prompts it is asked for at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def generate(self, prompts, samples, *, version, key):
+        self.sizes.append(len(prompts))
+        return super().generate(prompts, samples, version=version, key=key)
+
+
+def test_a_wave_is_what_is_missing_so_no_valid_group_is_left_over():
+    rollout = Waves()
+    _, result = trained_by(VARIED, 4, rollout=rollout)
+    assert result.steps == 4
+    assert rollout.sizes[0] == 4
+    assert min(rollout.sizes) < 4
+    assert max(rollout.sizes) == 4
+
+
+def test_control_waves_of_one_size_would_give_valid_groups_up():
+    """With more prompts in a wave than groups are missing some are valid and not needed: they would have to be kept."""
+    valid, wasted = [name for step in drawn_in(1, 80) for name in step], 0
+    for at in range(0, 64, 16):
+        kept = 0
+        for wave in (valid[at : at + 4], valid[at + 4 : at + 8], valid[at + 8 : at + 12], valid[at + 12 : at + 16]):
+            found = sum(map(Hard.varies, wave)) if kept < 4 else 0
+            wasted += max(0, kept + found - 4)
+            kept = min(4, kept + found)
+    assert wasted > 0
+
+
+def test_waves_of_what_is_missing_do_not_go_with_more_than_that():
+    with pytest.raises(NotLowerableError, match="`extra` draws nothing more") as info:
+        trained_by(VARIED | {"extra": 2}, 2)
+    assert "step.dispatch" in info.value.loc.source()
+
+
 def test_control_a_fixed_number_of_prompts_trains_on_groups_that_teach_nothing():
     packed, result = trained_by({"prompts": 4, "samples": 2}, 4)
     assert not all(Hard.varies(name) for step in packed for name in step)

@@ -92,6 +92,7 @@ REFUSED = {
     "an update": lambda trainer, folder: trainer.update(),
     "metrics": lambda trainer, folder: trainer.get_metrics(),
     "a copy of the weights": lambda trainer, folder: trainer.copy_weights(),
+    "an evaluation": lambda trainer, folder: trainer.evaluate([numbers(0, 3.0)]),
     "log-probs": lambda trainer, folder: trainer.old_logps(numbers(0, 3.0)),
     "a checkpoint": lambda trainer, folder: trainer.save_checkpoint(folder / "made"),
     "snapshot": lambda trainer, folder: trainer.snapshot_checkpoint(),
@@ -118,7 +119,15 @@ def test_what_needs_the_step_closed_is_refused_while_its_update_is_held_back(sca
 def test_control_the_same_calls_pass_once_it_is_applied(scale, tmp_path):
     scale.fwd_bwd(numbers(0, 1.0), apply_optimizer=True, defer_update=True)
     scale.apply_deferred_update()
-    for what in ("metrics", "a copy of the weights", "a checkpoint", "snapshot", "weights", "set aside"):
+    for what in (
+        "metrics",
+        "a copy of the weights",
+        "a checkpoint",
+        "snapshot",
+        "weights",
+        "set aside",
+        "an evaluation",
+    ):
         REFUSED[what](scale, tmp_path)
 
 
