@@ -120,9 +120,10 @@ class LostRoundError(SteptraceError):
 
     Under `async-weight-sync` a transfer or an apply that raises `ConnectionError` or `TimeoutError` is done again from
     the same copy, three times in all. A round that is lost each time is given up: what was published before goes on
-    serving, the copy is kept, and the run says so in its remarks. The dispatch that needs those weights tries once more. With `weights="pinned"` the rollouts of step k are made with the
-    weights of step k-1-staleness and no others, so that dispatch is refused where those are missing; with
-    `weights="freshest"`, where all are missing that the staleness allows for. The cause is the error of the last try.
+    serving, the copy is kept, and the run says so in its remarks. The dispatch that needs those weights tries once
+    more, and is refused when that fails too: with `weights="pinned"` the rollouts of step k are made with the weights
+    of step k-1-staleness and no others, with `weights="freshest"` with none that are older. The cause is the error of
+    the last try.
 
         steptrace.run("grpo{staleness=1}", parts, pipeline="async-weight-sync")   # and the engine is gone for a minute
 

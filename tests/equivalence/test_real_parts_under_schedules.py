@@ -13,6 +13,14 @@ from steptrace.run.models.decoder import Decoder, DecoderConfig
 from steptrace.run.rollout import FrozenReference, JaxRollout
 from steptrace.run.trainer import GrpoLoss, JaxTrainer
 
+PIPELINES = (
+    "pipelined-boundary",
+    "pipelined-boundary-staged-after",
+    "pipelined-boundary-unstaged",
+    "async-everything",
+)
+NUMBERS = (0, 1, 2, 5)
+
 
 class Letters:
     """Letters as ids."""
@@ -53,13 +61,29 @@ def test_every_pipeline_trains_the_same(program):
     text = f"{program}{{prompts=4, samples=3, staleness=1}}"
     digests, records, _ = made_by(text, "")
     assert len({record["micro_batches"] for record in records}) > 1
-    for pipeline in (
-        "pipelined-boundary",
-        "pipelined-boundary-staged-after",
-        "pipelined-boundary-unstaged",
-        "async-everything",
-    ):
+    for pipeline in PIPELINES:
         assert made_by(text, pipeline)[:2] == (digests, records)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["grpo", "grpo_stream"])
+def test_every_number_of_steps_trains_the_same(program, tmp_path):
+    """With one trainer, set back in between, so that it compiles once."""
+    parts = bound()
+    parts["trainer"].save_checkpoint(tmp_path / "start")
+
+    def made(steps: int, pipeline: str):
+        parts["trainer"].restore_checkpoint(tmp_path / "start")
+        text = f"{program}{{prompts=4, samples=3, staleness=1}}"
+        result = steptrace.run(text, parts, steps=steps, pipeline=pipeline, stall_s=120.0, stage_latch_s=0.0)
+        assert result.steps == steps
+        digests = (result.params_digest, result.calls_digest, result.trained_groups_digest)
+        return digests, [dict(record) for record in result.records]
+
+    wanted = {steps: made(steps, "") for steps in NUMBERS}
+    assert len({digests for digests, _ in wanted.values()}) == len(NUMBERS)  # or nothing would be compared
+    for pipeline in PIPELINES:
+        assert {steps: made(steps, pipeline) for steps in NUMBERS} == wanted
 
 
 @pytest.mark.slow
