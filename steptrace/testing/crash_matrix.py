@@ -157,7 +157,7 @@ def crash(border: Border, whole: Left, folder: Path) -> Cell[CrashRow]:
     """
     for _ in range(_TRIES):
         out = Path(tempfile.mkdtemp(dir=folder))
-        first = yield Child(partial(_killed, border, out), limit_s=30.0)
+        first = yield Child(partial(_killed, border, out), limit_s=120.0)
         if first.told:
             break
         shutil.rmtree(out)
@@ -167,7 +167,7 @@ def crash(border: Border, whole: Left, folder: Path) -> Cell[CrashRow]:
     if not wrong:
         shutil.copytree(out, copy)
         for place, arm in ((out, border.arm), (copy, border.other)):
-            again = yield Child(partial(_resumed, arm, place), limit_s=30.0)
+            again = yield Child(partial(_resumed, arm, place), limit_s=120.0)
             ended.append(again)
             wrong = wrong or _wrong(arm, again, whole)
     for place in (out, copy):

@@ -34,7 +34,7 @@ from steptrace.run.capabilities import capabilities_of
 from steptrace.run.executor import Around
 from steptrace.run.result import RunResult
 from steptrace.run.store import checkpoints
-from steptrace.testing.hash_parts import HalfReference, HashRollout, StagingTrainer, hash_parts
+from steptrace.testing.hash_parts import HalfReference, HashRollout, SlowCloser, StagingTrainer, hash_parts
 
 STEPS = 5
 """How many steps a run has."""
@@ -210,16 +210,6 @@ class _Told:
 
     def __init__(self, trainer: _Paced) -> None:
         self.on_step_end = trainer.on_step_end
-
-
-class SlowCloser(StagingTrainer):
-    """A trainer whose last call of a step takes so long that the first micro-batch of the next one is packed."""
-
-    def fwd_bwd(self, micro_batch: MicroBatch, **how: bool) -> dict[str, bool] | None:
-        """Mix a micro-batch in."""
-        if micro_batch.last:
-            time.sleep(0.1)
-        return super().fwd_bwd(micro_batch, **how)
 
 
 def remote_parts(pace: Pace = "as it comes") -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,16 @@ class StagingTrainer(HashTrainer):
     def write_checkpoint(self, snapshot: tuple[np.ndarray, int], directory: Path) -> None:
         """Write a snapshot."""
         self._write(*snapshot, directory)
+
+
+class SlowCloser(StagingTrainer):
+    """A trainer whose last call of a step takes so long that the first micro-batch of the next one is packed."""
+
+    def fwd_bwd(self, micro_batch: MicroBatch, **how: bool) -> dict[str, bool] | None:
+        """Mix a micro-batch in."""
+        if micro_batch.last:
+            time.sleep(0.1)
+        return super().fwd_bwd(micro_batch, **how)
 
 
 class HashRollout:
