@@ -18,7 +18,7 @@ from types import MappingProxyType
 from steptrace.cost.folded import Folded, folded
 from steptrace.cost.machine import Decided, Locked, Machine
 from steptrace.cost.moments import Events
-from steptrace.cost.ratio import Largest, largest_ratio
+from steptrace.cost.ratio import Largest, Standstill, largest_ratio
 from steptrace.cost.walk import walk
 from steptrace.diag.base import Note
 from steptrace.diag.cost import NoPeriodError
@@ -116,7 +116,7 @@ def _fixed(plan: Plan, durations: Durations, micro_batches: int, flags: Flags) -
         for turn in range(cadence, (end - settled) // 2 + 1, cadence):
             graph = folded(events, end - 2 * turn, turn)
             if graph is not None:
-                largest = largest_ratio(graph)
+                largest = _largest(graph, plan)
                 exact = largest.ratio / turn
                 seconds = float(exact)
                 return Period(seconds, seconds, exact, turn, micro_batches, graph, largest, plan, run, end - 2 * turn)
@@ -127,6 +127,17 @@ def _fixed(plan: Plan, durations: Durations, micro_batches: int, flags: Flags) -
                 help="simulate a number of steps instead",
             )
         begin *= 2
+
+
+def _largest(graph: Folded, plan: Plan) -> Largest:
+    try:
+        return largest_ratio(graph)
+    except Standstill as error:
+        raise NoPeriodError(
+            f"several lanes of `{plan.program.name}` send work to a device, in an order that does not repeat itself",
+            loc=plan.program.loc,
+            help="let one lane send it, or simulate a number of steps instead",
+        ) from error
 
 
 def _walked(plan: Plan, durations: Durations, counts: tuple[int, ...], flags: Flags) -> tuple[Events, Run | None]:

@@ -18,6 +18,10 @@ _ROUNDING = 1e-12
 """Share of the largest number in sight below which a gain is taken for rounding."""
 
 
+class Standstill(ValueError):  # noqa: N818
+    """A circle of events leads back to where it began in no turns: the order that was taken for theirs is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Largest:
     """The largest ratio.
@@ -52,9 +56,14 @@ def largest_ratio(graph: Folded) -> Largest:
 
 
 def ratio_of(circle: Sequence[Arc]) -> Fraction:
-    """Seconds a turn of a circle."""
+    """Seconds a turn of a circle.
+
+    Raises:
+      Standstill: it has no turns.
+    """
     turns = sum(arc.turns for arc in circle)
-    assert turns > 0, "a circle without progress is a lock-up, and was refused"
+    if turns <= 0:
+        raise Standstill("a circle of events has no progress")
     return sum((Fraction(arc.seconds) for arc in circle), Fraction(0)) / turns
 
 

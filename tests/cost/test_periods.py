@@ -13,7 +13,7 @@ from steptrace.cost.folded import Arc, Folded
 from steptrace.cost.machine import Machine
 from steptrace.cost.moments import Name
 from steptrace.cost.period import decided_in
-from steptrace.cost.ratio import largest_ratio, ratio_of
+from steptrace.cost.ratio import Standstill, largest_ratio, ratio_of
 from steptrace.cost.walk import walk
 from steptrace.diag.cost import NoPeriodError
 from steptrace.lang.reference import resolve
@@ -80,6 +80,11 @@ def test_a_ratio_is_exact_where_seconds_a_turn_are_no_float():
 
 def test_a_graph_without_a_circle_has_no_period():
     assert largest_ratio(graph_of((0, 1, 9.0, 0))).ratio == 0
+
+
+def test_a_circle_without_progress_has_no_ratio():
+    with pytest.raises(Standstill):
+        largest_ratio(graph_of((0, 1, 1.0, 0), (1, 0, 1.0, 0)))
 
 
 def test_what_runs_every_tenth_step_costs_each_step_a_tenth():
