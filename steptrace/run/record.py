@@ -129,10 +129,9 @@ class Recorder:
         session = self._session
         if session is None:
             return Recording("", pipeline, "measured", (), ())
-        for watcher in self._watchers.values():
-            watcher.close()
+        seen = [span for watcher in self._watchers.values() for span in watcher.close()]
         zero = min((row[3] for ring in self._rings.values() for row in ring.rows()), default=0.0)
-        spans = tuple(_moved(span, zero) for watcher in self._watchers.values() for span in watcher.seen)
+        spans = tuple(_moved(span, zero) for span in seen)
         events = _held(self._events(zero, spans), session.plan)
         dropped = sum(max(0, ring.count - self._limit) for ring in self._rings.values())
         dropped += sum(watcher.dropped for watcher in self._watchers.values())
@@ -253,9 +252,9 @@ def _done(token: Any, end: float) -> float | None:
 
 
 def _is_ready(token: Any) -> bool:
-    """Whether the work is done; what was given away is."""
+    """Whether the work is done; what was given away is, and so is what a thread that waits has let go of."""
     try:
-        return bool(token.is_ready())
+        return token is None or bool(token.is_ready())
     except RuntimeError:
         return True
 

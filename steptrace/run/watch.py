@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,7 @@ class Sent:
       token: what is ready once the work is done: it has ``block_until_ready()``.
       done: when the work was done, where that is known already; None where the token is to be waited for.
       by: a moment at which it was found done, in seconds: a thread that waits may see it later than that.
+      seen: when a thread that waits has seen it done.
     """
 
     op: Op
@@ -40,6 +42,7 @@ class Sent:
     token: Any
     done: float | None = None
     by: float = math.inf
+    seen: float = math.inf
 
 
 class Watcher:
@@ -54,61 +57,60 @@ class Watcher:
       limit: how much work is kept, the newest.
 
     Attributes:
-      seen: what it did.
-      dropped: how much of that was not kept.
+      count: how much work it did.
       cpu_s: processor time that watching has taken, in seconds, once it is closed.
     """
 
     def __init__(self, device: str, limit: int) -> None:
-        self.device = device
-        self.seen: deque[Span] = deque(maxlen=limit)
-        self.dropped = 0
-        self.cpu_s = 0.0
+        self.device, self.count, self.cpu_s = device, 0, 0.0
+        self._limit = limit
+        self._seen: deque[Sent] = deque(maxlen=limit)
         self._sent: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._watch, name=f"steptrace-watch-{device}", daemon=True)
         self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """How much work was not kept."""
+        return max(0, self.count - self._limit)
 
     def sent(self, work: Sent) -> None:
         """Note that work was sent; costs the caller about a microsecond."""
         self._sent.put(work)
 
-    def close(self) -> None:
-        """Wait for all that was sent."""
+    def close(self) -> tuple[Span, ...]:
+        """Wait for all that was sent; gives what the device did, in order."""
         self._sent.put(None)
         self._thread.join()
+        return tuple(_spans(self.device, self._seen))
 
     def _watch(self) -> None:
-        before = 0.0
-        while (work := self._sent.get()) is not None:
-            end = work.done
-            if end is None:
-                with suppress(Exception):  # what was given away, or has failed, is done
+        """As little as can be: it runs beside the step, and what it takes the step may miss."""
+        get, note, clock = self._sent.get, self._seen.append, time.perf_counter
+        gone = suppress(Exception)  # what was given away, or has failed, is done
+        while (work := get()) is not None:
+            if work.done is None:
+                with gone:
                     work.token.block_until_ready()
-                end = min(time.perf_counter(), work.by)
-            before = min(before, self._known_by(end))
-            start = min(max(before, work.called if end <= work.returned else work.returned), end)
-            self.dropped += len(self.seen) == self.seen.maxlen
-            self.seen.append(
-                Span(
-                    self.device,
-                    work.op.id,
-                    work.op.kind,
-                    work.step,
-                    work.micro,
-                    min(work.returned, end),
-                    start,
-                    end,
-                    work.what,
-                )
-            )
-            before = end
+                work.seen = clock()
+            work.token = None
+            note(work)
+            self.count += 1
         self.cpu_s = time.thread_time()
 
-    def _known_by(self, end: float) -> float:
-        """All that came before what was done by then was done too, however late this thread has seen it."""
-        for place in range(len(self.seen) - 1, -1, -1):
-            span = self.seen[place]
+
+def _spans(device: str, seen: Iterable[Sent]) -> list[Span]:
+    """The work of a device, one after the other."""
+    found: list[Span] = []
+    for work in seen:
+        end = min(work.seen, work.by) if work.done is None else work.done
+        for place in range(len(found) - 1, -1, -1):  # what came before was done by then too, however late it was seen
+            span = found[place]
             if span.end <= end:
                 break
-            self.seen[place] = replace(span, issued=min(span.issued, end), start=min(span.start, end), end=end)
-        return end
+            found[place] = replace(span, issued=min(span.issued, end), start=min(span.start, end), end=end)
+        sent = work.called if end <= work.returned else work.returned
+        start = min(max(found[-1].end if found else sent, sent), end)
+        op, issued = work.op, min(work.returned, end)
+        found.append(Span(device, op.id, op.kind, work.step, work.micro, issued, start, end, work.what))
+    return found

@@ -165,8 +165,7 @@ def test_work_begins_when_it_was_sent_and_what_came_before_it_was_done():
     sent(watcher, 1, now - 0.9, now - 0.8, second)
     first.ready.set()
     second.ready.set()
-    watcher.close()
-    one, two = watcher.seen
+    one, two = watcher.close()
     assert one.start == now - 1.0
     assert two.start == one.end > two.issued
 
@@ -175,8 +174,7 @@ def test_work_that_was_done_when_its_call_returned_counts_from_its_beginning():
     watcher = Watcher("trainer", 10)
     sent(watcher, 0, 1.0, 3.0, None, done=3.0)
     sent(watcher, 1, 3.5, 4.0, None, done=9.0)
-    watcher.close()
-    assert [(span.start, span.end) for span in watcher.seen] == [(1.0, 3.0), (4.0, 9.0)]
+    assert [(span.start, span.end) for span in watcher.close()] == [(1.0, 3.0), (4.0, 9.0)]
 
 
 def test_what_a_call_has_waited_for_was_done_when_it_returned():
@@ -186,8 +184,8 @@ def test_what_a_call_has_waited_for_was_done_when_it_returned():
     watcher.sent(work)
     work.by = now - 0.5
     token.ready.set()
-    watcher.close()
-    assert watcher.seen[0].end == now - 0.5
+    (span,) = watcher.close()
+    assert span.end == now - 0.5
 
 
 def test_work_that_was_seen_late_ends_before_what_was_done_before_that():
@@ -196,8 +194,7 @@ def test_work_that_was_seen_late_ends_before_what_was_done_before_that():
     now = time.perf_counter()
     sent(watcher, 0, now - 2.0, now - 1.5, token)
     sent(watcher, 1, now - 1.4, now - 1.0, None, done=now - 1.0)
-    watcher.close()
-    assert [span.end for span in watcher.seen] == [now - 1.0, now - 1.0]
+    assert [span.end for span in watcher.close()] == [now - 1.0, now - 1.0]
 
 
 def test_a_run_leaves_its_events_and_costs_behind(tmp_path):
