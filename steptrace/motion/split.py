@@ -19,7 +19,7 @@ def split(schedule: Schedule, op: str, *, law: str) -> Moved:
     ``copy-transfer-apply`` (of ``sync_weights``), ``stage`` (of the ``fwd_bwd`` of a peeled micro-batch: ship it, run
     what was shipped, or the whole where nothing was), ``deferred-update`` (of ``update``: the last training call holds
     it back, ``apply_deferred_update`` applies it), ``settle`` (of a ``fwd_bwd``, also in its loop: an attempt that may
-    drop tokens, and what repeats it if it did and adds what counts), ``release`` (of the op that hands out micro-batches:
+    drop tokens, and what repeats it if it did and adds what counts), ``release`` (of what hands out micro-batches:
     each takes a buffer, and an op behind its last reader gives it back).
 
     Refused when the op has no such law, is a part already, or a condition of the law does not hold.
