@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from steptrace.cost import Bound, Judged, bound_of, critical, judged, seconds_in_words
 from steptrace.diag.base import SteptraceError
-from steptrace.ir import Loop, Op, Program, ops_of
+from steptrace.ir import And, Every, Loop, Not, Op, Or, Predicate, Program, ops_of
 from steptrace.motion import Schedule
 from steptrace.passes.async_checkpoint import AsyncCheckpoint
 from steptrace.passes.async_weight_sync import AsyncWeightSync
@@ -47,6 +47,11 @@ MOST_PASSES = 10
 
 NEAR = 1e-9
 """How near the bound, as a share of it, is on it."""
+
+TURNS = 20
+"""The share of the tries that is left for a program with cadences, once it was searched as if they came never."""
+
+_NEVER = 1_000_000
 
 MANY = 12
 """In a step of more nodes, places are tried only for the ops of the critical circle: no other one shortens it."""
@@ -93,6 +98,7 @@ class Found:
 
     Attributes:
       pipeline: the passes, as `steptrace opt -p` takes them; "" where nothing is faster than what there was.
+      passes: the same passes.
       judged: the schedule, with its period.
       bound: of every legal schedule.
       tried: how many schedules were judged.
@@ -101,6 +107,7 @@ class Found:
     """
 
     pipeline: str
+    passes: tuple[Pass, ...]
     judged: Judged
     bound: Bound
     tried: int
@@ -116,6 +123,7 @@ class Found:
 @dataclass(frozen=True)
 class _State:
     pipeline: tuple[str, ...]
+    passes: tuple[Pass, ...]
     schedule: Schedule
     judged: Judged
     fits: bool
@@ -163,7 +171,14 @@ def search(start: Schedule, durations: Durations, *, micro_batches: int, limits:
       SteptraceError: the program itself has no period.
     """
     bound = bound_of(start.source, durations, micro_batches=micro_batches)
-    return _Search(start, durations, micro_batches, limits, bound).found()
+    hint: tuple[Pass, ...] = ()
+    rare = without_cadences(start.source)
+    if rare != start.source and not start.trail and start.program == start.source:
+        # A turn of a cadence of ten steps takes ten times as long to judge: most of the search does without.
+        found = search(Schedule.of(rare), durations, micro_batches=micro_batches, limits=limits)
+        hint = () if found is None else found.passes
+        limits = replace(limits, tries=max(len(hint) + 1, limits.tries // TURNS), patience=limits.patience // 10)
+    return _Search(start, durations, micro_batches, limits, bound).found(hint)
 
 
 @dataclass
@@ -178,16 +193,20 @@ class _Search:
     best: _State | None = None
     seen: set[tuple[object, ...]] = field(default_factory=set)
 
-    def found(self) -> Found | None:
-        """Search, and say why it stopped."""
+    def found(self, hint: tuple[Pass, ...] = ()) -> Found | None:
+        """Search, and say why it stopped; from where ``hint`` leads on, too."""
         first = self._state((), self.start)
         assert first is not None, "the first schedule was seen by nobody"
-        stop, kept = self._passes(first)
+        state = first
+        for pass_ in hint:
+            state = self._next(state, pass_) or state
+        stop, kept = self._passes(state)
         if not stop:
             stop = self._places(kept)
         if self.best is None:
             return None
-        return Found(",".join(self.best.pipeline), self.best.judged, self.bound, self.tried, stop, self._why(stop))
+        pipeline = ",".join(self.best.pipeline)
+        return Found(pipeline, self.best.passes, self.best.judged, self.bound, self.tried, stop, self._why(stop))
 
     def _why(self, stop: str) -> str:
         assert self.best is not None, "there is something to speak of"
@@ -206,7 +225,7 @@ class _Search:
     def _at_bound(self) -> bool:
         return self.best is not None and self.best.judged.period.seconds <= self.bound.seconds * (1 + NEAR)
 
-    def _state(self, pipeline: tuple[str, ...], schedule: Schedule) -> _State | None:
+    def _state(self, passes: tuple[Pass, ...], schedule: Schedule) -> _State | None:
         """A schedule that nobody has looked at yet, judged; None for others and for those that cannot be."""
         key = key_of(schedule.program)
         if key in self.seen:
@@ -216,10 +235,11 @@ class _Search:
         try:
             seen = judged(schedule, self.durations, micro_batches=self.micro_batches, bound=self.bound)
         except SteptraceError:
-            if not pipeline:
+            if not passes:
                 raise
             return None
-        state = _State(pipeline, schedule, seen, self.limits.fits is None or self.limits.fits(seen))
+        pipeline = tuple(map(text_in_short, passes))
+        state = _State(pipeline, passes, schedule, seen, self.limits.fits is None or self.limits.fits(seen))
         if state.fits and (self.best is None or state.rank < self.best.rank):
             if self.best is None or state.rank[0] < self.best.rank[0]:
                 self.improved = self.tried
@@ -233,7 +253,7 @@ class _Search:
             return None
         if schedule.program == state.schedule.program:
             return None
-        return self._state((*state.pipeline, text_in_short(pass_)), schedule)
+        return self._state((*state.passes, pass_), schedule)
 
     def _passes(self, first: _State) -> tuple[str, list[_State]]:
         """The search over passes: why the whole search stops, if it does, and the schedules to go on from."""
@@ -285,6 +305,27 @@ class _Search:
         moves.sort(key=lambda move: circle.isdisjoint(move.ops))
         few = len(program.body) <= MANY
         return [move for move in moves if few or not circle.isdisjoint(move.ops)]
+
+
+def without_cadences(program: Program) -> Program:
+    """The program with what runs every so many steps, two at least, running so rarely that it counts as never."""
+
+    def rarely(predicate: Predicate) -> Predicate:
+        match predicate:
+            case Every(period) if period > 1:
+                return Every(max(period, _NEVER))
+            case Not(term):
+                return Not(rarely(term))
+            case And(terms) | Or(terms):
+                return type(predicate)(tuple(map(rarely, terms)))
+        return predicate
+
+    def visit(node: Op | Loop) -> Op | Loop:
+        if isinstance(node, Loop):
+            return replace(node, body=tuple(map(visit, node.body)))
+        return replace(node, when=rarely(node.when))
+
+    return replace(program, body=tuple(map(visit, program.body)))
 
 
 def moves_of(program: Program, lanes: Iterable[str], most_ahead: int) -> Iterator[Place]:

@@ -11,7 +11,7 @@ from steptrace.ir import print_program
 from steptrace.lang.reference import resolve
 from steptrace.motion import Schedule
 from steptrace.passes import parse_pipeline, run_pipeline
-from steptrace.passes.search import Limits, candidates, search, text_in_short
+from steptrace.passes.search import Limits, candidates, search, text_in_short, without_cadences
 
 NAME = "grpo{staleness=1,save_every=1000000}"
 SAVING = 'grpo{staleness=1, save_every=2, saves="may_fail_late"}'
@@ -163,6 +163,25 @@ def test_what_is_declined_or_refused(pipeline: str, code: str):
 
 def order(pipeline: str) -> list[str]:
     return [node.id for node in run_pipeline(resolve(NAME), pipeline).schedule.program.body]
+
+
+def test_what_comes_rarely_is_left_out_of_most_of_the_search():
+    rare = without_cadences(resolve("grpo{save_every=10}"))
+    assert rare != resolve("grpo{save_every=10}")
+    assert without_cadences(rare) == rare
+    assert without_cadences(resolve("grpo{save_every=1}")) == resolve("grpo{save_every=1}")
+
+
+@pytest.mark.slow
+def test_a_program_with_cadences_is_judged_with_them():
+    source = resolve("grpo{staleness=1,save_every=4}")
+    found = search(Schedule.of(source), parse_costs(COSTS).durations(), micro_batches=3)
+    assert found is not None
+    assert found.tried < 30
+    assert found.judged.period.cadence == 4
+    assert run_pipeline(source, found.pipeline).schedule.program == found.schedule.program
+    # a save of 5 s in four steps: 30 + 4 + 1 + 5 / 4
+    assert found.judged.period.seconds <= 1.02 * (30 + 4 + 1 + 5 / 4)
 
 
 def test_places_by_what_stands_there():
