@@ -109,8 +109,13 @@ def test_the_command_prints_a_table_and_an_object_for_scripts():
     facts = json.loads(done.stdout.splitlines()[-1])
     assert facts["cells"] == facts["as_declared"] == len(facts["rows"]) > 150
     assert (facts["hangs"], facts["leaks"]) == (0, 0)
-    head = done.stdout.splitlines()[0].split()
-    assert head == ["op", "raise", "lost-before", "lost-after", "kill", "hang", "slow"]
+    lines = done.stdout.splitlines()
+    assert lines[0] == "inline"
+    assert lines[1].split() == ["op", "raise", "lost-before", "lost-after", "kill", "hang", "slow"]
+    assert {(row["target"], row["ended"]) for row in facts["rows"] if row["fault"] == "kill"} == {
+        ("inline", "killed"),
+        ("process", "worker lost"),
+    }
 
 
 ONE = 'lambda cell: cell.call.op.id == "reward" and cell.fault.kind == "{kind}"'
