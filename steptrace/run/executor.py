@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import signal
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ Around: TypeAlias = Callable[[Rule], Rule]
 """Makes a rule of a rule: to watch ops, to time them, to make them fail. It is called once for each kind of op."""
 
 _PATIENCE = 2
+_TURN_S = 0.0005
 _LOG = logging.getLogger("steptrace")
 
 
@@ -162,7 +164,7 @@ class _Running:
 
     def through(self) -> int:
         others = [self._thread(lane) for lane in self._lanes[1:]]
-        with _stopping(self._progress) if others else _as_it_comes():
+        with _stopping(self._progress) if others else _as_it_comes(), _taking_turns(len(others)):
             try:
                 for thread in others:
                     thread.start()
@@ -223,6 +225,17 @@ def _joined(threads: list[threading.Thread], progress: Progress) -> None:
                 error.add_note(f"left behind, in a call that has not returned: {names}")
                 raise
             _LOG.warning("waiting for %s to end a call; interrupt again to leave it there", names)
+
+
+@contextmanager
+def _taking_turns(others: int) -> Iterator[None]:
+    """Inside, a lane that has come back from a wait gets the interpreter from the others within `_TURN_S`."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _TURN_S) if others else before)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextmanager

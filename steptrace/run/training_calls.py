@@ -12,7 +12,7 @@ from steptrace.lang.records import MicroBatch
 from steptrace.lower import Call
 from steptrace.run.borders import checked_logps, checked_metrics, checked_weights
 from steptrace.run.instance import At
-from steptrace.run.remote.part import fetched
+from steptrace.run.remote.part import fetched, kept_weights
 from steptrace.run.session import Session
 
 Results: TypeAlias = tuple[Any, ...]
@@ -203,7 +203,7 @@ def _rollout_figures(stats: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sync_weights(run: Session, at: At) -> Results:
-    weights, version = checked_weights(run.parts.trainer.weights(), at)
+    weights, version = checked_weights(kept_weights(run.parts.trainer), at)
     run.board.publish(at.step, weights, version)
     return (version,)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +22,8 @@ def parts(work: Workload) -> Iterator[dict[str, Any]]:
     """Trainer, rollout and reference, each in a worker, for several runs."""
     made = {
         "trainer": remote(make_trainer, work, _device_core()),
-        "rollout": remote(HashRollout),
-        "reference": remote(FlatReference),
+        "rollout": remote(yielding, HashRollout),
+        "reference": remote(yielding, FlatReference),
     }
     with hosted(made) as there:
         yield {**there, "trainer": ShippingPart(there["trainer"])}
@@ -35,6 +35,13 @@ def _device_core() -> int | None:
         return None
     left = set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0)
     return max(left, default=None)
+
+
+def yielding(make: Callable[[], Any]) -> Any:
+    """A part, in its worker, that has a machine of its own outside of the benchmark: here it yields to the driver."""
+    if hasattr(os, "nice"):
+        os.nice(10)
+    return make()
 
 
 def make_trainer(work: Workload, core: int | None) -> WatchedTrainer:

@@ -24,8 +24,9 @@ class Seen:
       step: its step.
       index: the micro-batch, -1 for an update.
       called: when the call that sent it was made, in seconds; its data is on the way from there on.
-      sent: when it was dispatched.
-      returned: when the call that dispatched it returned.
+      sent: when its dispatch began.
+      dispatched: when the device had it in its queue.
+      returned: when the call that dispatched it returned; one that bounds what is in flight waits in between.
       arrived: when its data was on the device.
       start, end: when the device worked on it.
     """
@@ -35,6 +36,7 @@ class Seen:
     index: int
     called: float
     sent: float
+    dispatched: float
     returned: float
     arrived: float
     start: float
@@ -44,7 +46,8 @@ class Seen:
 class Watcher:
     """A thread that waits for results in the order in which their work was sent, and notes the times.
 
-    A span begins when the work was sent, its data was there and what came before it was done, whichever came last.
+    A span begins when the work was dispatched, its data was there and what came before it was done, whichever came
+    last.
     """
 
     def __init__(self) -> None:
@@ -53,9 +56,11 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="steptrace-watcher", daemon=True)
         self._thread.start()
 
-    def sent(self, kind: str, step: int, index: int, called: float, sent: float, data: Any, result: Any) -> None:
-        """Note that work was sent whose result is ``result``, on ``data``; None for none."""
-        self._sent.put((kind, step, index, called, sent, time.perf_counter(), data, result))
+    def sent(
+        self, kind: str, step: int, index: int, called: float, sent: float, dispatched: float, data: Any, result: Any
+    ) -> None:
+        """Note that work was sent whose result is ``result``, on ``data``; None for data that were there."""
+        self._sent.put((kind, step, index, called, sent, dispatched, time.perf_counter(), data, result))
 
     def close(self) -> list[Seen]:
         """Wait for all that was sent; gives what was seen."""
@@ -66,7 +71,7 @@ class Watcher:
     def _watch(self) -> None:
         before = 0.0
         while (item := self._sent.get()) is not None:
-            kind, step, index, called, sent, returned, data, result = item
+            kind, step, index, called, sent, dispatched, returned, data, result = item
             arrived = sent
             with suppress(RuntimeError):  # an array that was given away is there, or there would be nothing to give
                 if data is not None:
@@ -74,8 +79,8 @@ class Watcher:
                     arrived = time.perf_counter()
                 result.block_until_ready()
             end = time.perf_counter()
-            start = max(sent, before, arrived)
-            self.seen.append(Seen(kind, step, index, called, sent, returned, arrived, min(start, end), end))
+            start = min(max(dispatched, before, arrived), end)
+            self.seen.append(Seen(kind, step, index, called, sent, dispatched, returned, arrived, start, end))
             before = end
 
 
@@ -172,7 +177,7 @@ class WatchedTrainer(JaxTrainer):
             self._waiting[-1].block_until_ready()
         sent = time.perf_counter()
         super().update()
-        self.watcher.sent("update", step, -1, sent, sent, None, self.last_update_token)
+        self.watcher.sent("update", step, -1, sent, sent, time.perf_counter(), None, self.last_update_token)
 
     def get_metrics(self) -> dict[str, float]:
         """As the trainer's; its own part is timed."""
@@ -191,10 +196,18 @@ class WatchedTrainer(JaxTrainer):
 
     def _watched(self, called: float, micro_batch: MicroBatch, data: Any, call: Any) -> dict[str, Any] | None:
         """Make a training call; the watcher is told once it returns, so no arm may send an update with it."""
+        if data.is_ready():
+            data = None
         sent = time.perf_counter()
         made: dict[str, Any] | None = call()
-        self.watcher.sent("fwd_bwd", micro_batch.step, micro_batch.index, called, sent, data, self._waiting[-1])
+        step, index, result = micro_batch.step, micro_batch.index, self._waiting[-1]
+        self.watcher.sent("fwd_bwd", step, index, called, sent, self._dispatched, data, result)
         return made
+
+    def _add(self, micro_batch: MicroBatch, arrays: dict[str, Any]) -> None:
+        """As the trainer's; it has returned once the device has the work, before anything is waited for."""
+        super()._add(micro_batch, arrays)
+        self._dispatched = time.perf_counter()
 
 
 def payload_loss(inner: Any) -> Any:

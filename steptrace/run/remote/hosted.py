@@ -101,7 +101,7 @@ class HostedPart:
 
     def _keeping(self, name: str, made: Any, number: int) -> Any:
         """Keep a result; gives what of it can be told."""
-        if name != "copy_weights":
+        if name not in ("copy_weights", "weights"):
             self._kept[number] = made
             return {word: told(made, word) for word in ("device_wait_s", "update_ready")}
         if not isinstance(made, tuple) or len(made) != 2:

@@ -14,13 +14,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from steptrace.diag.base import Note, SteptraceError
 from steptrace.diag.remote import AfterFailureError
 from steptrace.diag.workers import WorkerTimeoutError
 from steptrace.lang.records import MicroBatch
 from steptrace.run.instance import At
 from steptrace.run.remote.loans import Loans, micro_batches
-from steptrace.run.remote.places import here
+from steptrace.run.remote.places import here, told
 from steptrace.run.remote.wire import How
 from steptrace.workers import Pending, Worker
 
@@ -47,16 +46,7 @@ class _Issued:
 
     def told(self, error: Exception) -> Exception:
         """The failure of the call, with what made it."""
-        words = self.words
-        if self.at is not None:
-            words = f"in `{self.at.op.id}` of step {self.at.step}, lane {self.at.op.lane}: {words}"
-        loc = None if self.at is None else self.at.op.loc
-        if isinstance(error, SteptraceError):
-            error.notes = (*error.notes, Note(words, loc if error.loc else None))
-            error.loc = error.loc or loc
-        else:
-            error.add_note(f"{words} ({loc})" if loc else words)
-        return error
+        return told(error, self.at, self.words)
 
 
 class Line:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from steptrace.diag.base import Note, SteptraceError
 from steptrace.run.instance import At
 
 _HERE = threading.local()
@@ -27,3 +28,22 @@ def placed(rule: Callable[..., Any]) -> Callable[..., Any]:
 def here() -> At | None:
     """The instance that this thread runs; None outside of one."""
     return getattr(_HERE, "at", None)
+
+
+def told(error: Exception, at: At | None, words: str) -> Exception:
+    """An error of a call that its op did not wait for, with what made the call.
+
+    Args:
+      error: the error.
+      at: the instance that made it, None where that is not known.
+      words: the call in words.
+    """
+    loc = None if at is None else at.op.loc
+    if at is not None:
+        words = f"in `{at.op.id}` of step {at.step}, lane {at.op.lane}: {words}"
+    if isinstance(error, SteptraceError):
+        error.notes = (*error.notes, Note(words, loc if error.loc else None))
+        error.loc = error.loc or loc
+    else:
+        error.add_note(f"{words} ({loc})" if loc else words)
+    return error
