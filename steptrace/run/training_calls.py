@@ -12,6 +12,7 @@ from steptrace.lang.records import MicroBatch
 from steptrace.lower import Call
 from steptrace.run.borders import checked_logps, checked_metrics, checked_weights
 from steptrace.run.instance import At
+from steptrace.run.remote.hosted import told
 from steptrace.run.remote.part import fetched, kept_weights
 from steptrace.run.session import Session
 
@@ -63,7 +64,7 @@ def _train(run: Session, at: At, micro_batch: MicroBatch, call: Callable[..., An
     closes = at.op.attr("closes") if micro_batch.last else None
     if closes == "defer" and run.defers:
         made = call(apply_optimizer=True, defer_update=True)
-        run.update_held = isinstance(made, Mapping) and bool(made.get("update_deferred"))
+        run.update_held = bool(told(made, "update_deferred"))
         run.update_done = not run.update_held
     elif closes == "update" and run.fuses:
         call(apply_optimizer=True, wait_for_update=False)
@@ -120,9 +121,9 @@ def _stage(run: Session, at: At, micro_batch: MicroBatch | None) -> Results:
     return request, True
 
 
-def _latch(run: Session, step: int, told: Any) -> None:
+def _latch(run: Session, step: int, made: Any) -> None:
     """Switch staging off once the device was idle when a micro-batch was in place: nothing was hidden behind it."""
-    wait = told.get("device_wait_s") if isinstance(told, Mapping) else getattr(told, "device_wait_s", None)
+    wait = told(made, "device_wait_s")
     if isinstance(wait, int | float) and wait < run.stage_latch_s:
         run.stop_staging(step, f"the device had {wait * 1e3:.3g} ms left to do, so shipping was not hidden")
 

@@ -195,7 +195,12 @@ class Link:
         return None
 
     def _tick(self) -> None:
-        """Nothing came for a beat. A process that computes without letting its heart beat is alive all the same."""
+        """Nothing came for a beat. A process that computes without letting its heart beat is alive all the same.
+
+        The connection of one that has ended stays open where a process that it has forked holds it.
+        """
+        if self._process.poll() is not None:
+            raise EOFError
         self._missed += 1
         computed = starting.seconds_computed(self._process.pid)
         if computed is not None and computed > self._computed:

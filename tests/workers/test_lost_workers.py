@@ -57,6 +57,16 @@ def test_a_worker_that_ends_itself_in_a_call_is_told(box):
         box.call("die", signal.SIGSEGV)
 
 
+def test_a_worker_that_ends_is_told_though_what_it_has_forked_holds_the_connection():
+    worker = Worker.start(remote(Box), name="forking", heartbeat=5.0)
+    try:
+        with pytest.raises(WorkerLostError, match="SIGKILL"):
+            worker.call("die_behind_a_fork")
+    finally:
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.close()
+
+
 def test_control_a_worker_that_lives_is_not_lost(box):
     pending = box.send("nap", 0.01)
     assert pending.result(timeout=60) == 0.01

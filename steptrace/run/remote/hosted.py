@@ -49,8 +49,9 @@ class HostedPart:
         return {name: self._attribute(name) for name in names}
 
     def hosted_value(self, name: str) -> Any:
-        """An attribute that is no method."""
-        return getattr(self._part, name)
+        """An attribute that is no method; of a property that gives one, what `hosted_attributes` tells of a method."""
+        value = getattr(self._part, name)
+        return Attribute(verb=True, signature=_bare(value)) if callable(value) else value
 
     def hosted_landed(self) -> None:
         """Wait for the last update, as the part's ``last_update_token`` tells."""
@@ -94,7 +95,9 @@ class HostedPart:
         for value in args:
             if isinstance(value, Kept):
                 self._kept.pop(value.number, None)
-        return self._keeping(name, made, how.keep) if how.keep else made
+        if how.keep:
+            return self._keeping(name, made, how.keep)
+        return made if how.read is None else read(made, how.read)
 
     def _arrived(self, value: Any) -> Any:
         return self._kept[value.number] if isinstance(value, Kept) else value
@@ -113,6 +116,11 @@ class HostedPart:
 def told(made: Any, word: str) -> Any:
     """What a trainer said of a call under a word, in a mapping or as an attribute; None for nothing."""
     return made.get(word) if isinstance(made, Mapping) else getattr(made, word, None)
+
+
+def read(made: Any, words: tuple[str, ...]) -> dict[str, Any]:
+    """What of a call's result is read, and sent back: the rest may be what cannot be sent, or is not computed yet."""
+    return {word: value for word in words if (value := told(made, word)) is not None}
 
 
 def _bare(function: Any) -> inspect.Signature | None:

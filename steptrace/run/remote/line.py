@@ -95,7 +95,7 @@ class Line:
         self._check()
         words = _words(verb, args)
         with self._issuing:
-            pending = self._issue(verb, (How(keep, loose=True), *map(_absolute, args)), given)
+            pending = self._issue(verb, (How(keep, loose=True, read=()), *map(_absolute, args)), given)
             self._open.append(_Issued(pending, words, here()))
 
     def settle(self) -> None:

@@ -44,9 +44,12 @@ class RemotePart:
         there = self._known[name]
         if there is None:
             raise AttributeError(f"`{self.__name__}`, in its own process, has no attribute `{name}`")
-        if there.verb:
-            return Verb(self._line, name, there.signature)
-        return UpdateToken(self._line) if name == "last_update_token" else self._line.ask("hosted_value", name)
+        if not there.verb:
+            value = UpdateToken(self._line) if name == "last_update_token" else self._line.ask("hosted_value", name)
+            if not isinstance(value, Attribute):
+                return value
+            there = self._known[name] = value  # a property that gives a method
+        return Verb(self._line, name, there.signature)
 
     def release(self, micro_batch: MicroBatch) -> None:
         """Wait until the part's process reads a micro-batch no more; its buffers are used again."""
@@ -133,9 +136,19 @@ def fetched(weights: Any) -> Any:
 def _train(line: Line, verb: str, *args: Any, **given: Any) -> Any:
     """A training call: it is waited for where it says that an update is held back, or has landed."""
     if given.get("apply_optimizer") and (given.get("defer_update") or given.get("wait_for_update", True)):
-        return line.call(verb, *args, **given)
+        return line.call(verb, *args, how=How(read=("update_deferred",)), **given)
     line.send(verb, *args, **given)
     return {"update_deferred": False} if given.get("apply_optimizer") else None
+
+
+def _close(line: Line, verb: str, *args: Any, **given: Any) -> Any:
+    """The update that was held back: how long the device was waited for is known when the call returns."""
+    return line.call(verb, *args, how=How(read=("device_wait_s", "update_ready")), **given)
+
+
+def _done(line: Line, verb: str, *args: Any, **given: Any) -> None:
+    """A call that is waited for, and whose result nobody reads."""
+    line.call(verb, *args, how=How(read=()), **given)
 
 
 def _loose(line: Line, verb: str, *args: Any, **given: Any) -> None:
@@ -163,10 +176,10 @@ def _copy_weights(line: Line, verb: str, *args: Any, **given: Any) -> Any:
     return (KeptWeights(line, number), made[1]) if isinstance(made, tuple) and made[:1] == (number,) else made
 
 
-def _restore(line: Line, verb: str, *args: Any, **given: Any) -> Any:
+def _restore(line: Line, verb: str, *args: Any, **given: Any) -> None:
     """Behind a restored state, what failed before does not matter."""
     line.renew()
-    return line.call(verb, *args, **given)
+    _done(line, verb, *args, **given)
 
 
 _CALLS: Mapping[str, Callable[..., Any]] = MappingProxyType(
@@ -174,11 +187,13 @@ _CALLS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "fwd_bwd": _train,
         "fwd_bwd_staged": _train,
         "update": _loose,
+        "apply_deferred_update": _close,
         "stage_fwd_bwd": _stage,
         "start_metrics": _set_aside,
         "snapshot_checkpoint": _set_aside,
         "copy_weights": _copy_weights,
         "restore_checkpoint": _restore,
+        **dict.fromkeys(("apply_weights", "drop_weights", "drain", "save_checkpoint", "write_checkpoint"), _done),
     }
 )
 """How verbs are called that are not called like any other: sent, waited for, answered."""

@@ -16,10 +16,12 @@ class How:
     Attributes:
       keep: the number under which the result stays in the part's process; 0 for one that is sent back.
       loose: whether nobody waits for the call: behind one that fails, the part is not called any more.
+      read: the words under which something is read in the result, which alone are sent back; None for all of it.
     """
 
     keep: int = 0
     loose: bool = False
+    read: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
