@@ -202,7 +202,7 @@ TINY = Workload(megabytes=0.5, micro_batches=2, rows=4, dim=16, host_ms=0.0, ste
 @pytest.mark.slow
 @pytest.mark.parametrize("replay", [False, True])
 def test_every_arm_trains_the_same_on_jax(replay: bool):
-    found = rounded(summary(measured(replace(TINY, replay=replay), "inline"), TINY, "inline"))
+    found = rounded(summary(measured(replace(TINY, replay=replay), "inline").arms, TINY, "inline"))
     assert found["equal"]
     assert found["arms"].keys() == ARMS.keys()
     for arm in found["arms"].values():
@@ -227,7 +227,7 @@ def test_control_runs_that_differ_are_not_equal():
 def test_workers_train_what_one_process_does_under_every_arm():
     """The device is watched in the trainer's worker; payloads come with the micro-batches."""
     work = Workload(megabytes=1.0, micro_batches=3, rows=8, dim=16, host_ms=1.0, steps=4, rounds=1)
-    there, here = measured(work, "process"), measured(work, "inline")
+    there, here = measured(work, "process").arms, measured(work, "inline").arms
     digests = set().union(*(arm.digests for arm in (*there.values(), *here.values())))
     assert len(digests) == 1
     assert [len(one.seen[0]) for one in there.values()] == [2 * (3 + 1)] * len(ARMS)

@@ -18,6 +18,15 @@ ARMS: Mapping[str, str] = MappingProxyType(
 )
 """The pipeline of each arm: the program as written; taken ahead; its first micro-batch shipped ahead, in two places."""
 
+LOG_ARMS: Mapping[str, str] = MappingProxyType(
+    {
+        "log-inline": ARMS["staged-before"],
+        "log-own-lane": ARMS["staged-before"] + ",place{op=log+free,lane=io}",
+    }
+)
+"""A log that takes longer than a micro-batch: on the lane that calls the trainer, and on a lane of its own, with what
+frees the step's memory behind it: left where it was, that would wait for the log."""
+
 
 def program_text(prompts: int = 32, samples: int = 4) -> str:
     """The program with that many prompts a step, and completions of each."""

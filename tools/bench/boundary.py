@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from ..command import Command, UsageError
-from ..table import aligned
-from .load import ForeignLoad, shown
+from .boundary_text import rounded, tables, virtual_tables
+from .load import QUIET, ForeignLoad, wait_until_quiet
 
 if TYPE_CHECKING:
     from .boundary_parts import Workload
-    from .boundary_run import Arm
+    from .boundary_run import Arm, Measured
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -36,6 +36,11 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "replay", False, "the update first reads a flag of the step's last micro-batch", flag_values=values
     )
+    flags.DEFINE_float(
+        "log-ms", 0.0, "also run staged-before with so long a log, in two places; 0 for no", 0.0, flag_values=values
+    )
+    flags.DEFINE_bool("profile-check", False, "have jax.profiler look at a run of two arms too", flag_values=values)
+    flags.DEFINE_float("wait-quiet", 20.0, "how long to wait for a quiet machine, in s", 0.0, flag_values=values)
     flags.DEFINE_bool("pin", True, "give the device one core and the host another", flag_values=values)
     flags.DEFINE_bool("virtual", False, "in virtual time, with trainers that only take time", flag_values=values)
     flags.DEFINE_string(
@@ -64,11 +69,20 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
             rounds=values.rounds,
             in_flight=values["in-flight"].value,
             replay=values.replay,
+            log_ms=values["log-ms"].value,
         )
+        before = wait_until_quiet(values["wait-quiet"].value)
         load = ForeignLoad()
-        arms = measured(work, values.target)
-    figures = summary(arms, work, values.target) | {"foreign_cpu": load.share()}
-    print(json.dumps(rounded(figures)) if values.json else _tables(figures))
+        made = measured(work, values.target, profile_check=values["profile-check"].value)
+    share = load.share()
+    figures = {
+        **summary(made.arms, work, values.target),
+        **beside(made, work),
+        "foreign_cpu_before": before,
+        "foreign_cpu": share,
+        "quiet": share is None or share <= QUIET,
+    }
+    print(json.dumps(rounded(figures)) if values.json else tables(figures))
     return 0
 
 
@@ -105,6 +119,28 @@ def summary(arms: dict[str, Arm], work: Workload, target: str) -> dict[str, Any]
     }
 
 
+def beside(made: Measured, work: Workload) -> dict[str, Any]:
+    """What was asked for beside the four arms, and what is predicted of those in workers."""
+    found: dict[str, Any] = {}
+    if made.log_arms:
+        found["log"] = {name: _arm(arm) for name, arm in made.log_arms.items()}
+    if made.checks:
+        found["profile_check"] = made.checks
+    if made.calibration is not None and not work.replay:  # what an update that reads a flag holds up is not modelled
+        from dataclasses import asdict
+
+        from .predicted import durations, predictions, with_errors
+
+        costs = durations(made.arms["base"], made.calls, made.calibration, work.micro_batches)
+        predicted = predictions(costs, made.calibration, work.micro_batches)
+        found["predicted"] = with_errors(predicted, {name: _arm(arm) for name, arm in made.arms.items()})
+        found["calibration"] = {name: value * 1e3 for name, value in asdict(made.calibration).items()}
+        found["costs_ms"] = {
+            kind: [1e3 * cost.issue_s, 1e3 * cost.work_s, 1e3 * cost.ship_s] for kind, cost in costs.costs.items()
+        }
+    return found
+
+
 def _arm(arm: Arm) -> dict[str, Any]:
     """The figures of an arm; digests are joined where its runs differ."""
     params, calls = (sorted({digests[at] for digests in arm.digests}) for at in (0, 1))
@@ -127,7 +163,7 @@ def _virtual(values: flags.FlagValues) -> int:
     figures = virtual_boundary(parameters, micro_batches=values["micro-batches"].value)
     if measured is not None:
         figures["outcomes"] = outcomes(measured)
-    print(json.dumps(rounded(figures)) if values.json else _virtual_tables(figures))
+    print(json.dumps(rounded(figures)) if values.json else virtual_tables(figures))
     return 0
 
 
@@ -145,15 +181,6 @@ def _read(path: str) -> dict[str, Any]:
     except (OSError, ValueError, IndexError, AttributeError) as error:
         raise UsageError(f"{path} cannot be read as the output of `bench boundary --json`: {error}") from error
     raise UsageError(f"{path} is not the output of `bench boundary --json`")
-
-
-def rounded(value: Any) -> Any:
-    """Numbers with six digits behind the point, in whatever holds them."""
-    if isinstance(value, dict):
-        return {key: rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(inner) for inner in value]
-    return round(value, 6) if isinstance(value, float) else value
 
 
 @contextmanager
@@ -177,79 +204,6 @@ def _pinned(wanted: bool) -> Iterator[None]:
         os.sched_setaffinity(0, set(cores))
 
 
-def _tables(figures: dict[str, Any]) -> str:
-    rows = [("arm", "idle ms", "step ms", "busy", "predicted idle", "step", "stages")]
-    for name, arm in figures["arms"].items():
-        virtual = figures["virtual"][name]
-        rows.append(
-            (
-                name,
-                f"{arm['idle_ms_median']:7.1f}",
-                f"{arm['step_ms_median']:7.1f}",
-                f"{arm['busy_fraction']:5.1%}",
-                f"{virtual['idle_ms_median']:7.1f}",
-                f"{virtual['step_ms_median']:7.1f}",
-                " ".join(map(str, arm["stages"])),
-            )
-        )
-    fits = [("parameter", "ms", "fitted to")]
-    fits += [(name, f"{found['ms']:8.3f}", found["fitted_to"]) for name, found in figures["parameters"].items()]
-    same = "all runs trained the same" if figures["equal"] else "THE RUNS DID NOT TRAIN THE SAME"
-    return (
-        f"{aligned(rows)}\n\n{same}\n\n{aligned(fits)}\n\n"
-        f"other processes took {shown(figures['foreign_cpu'])} of the machine meanwhile"
-    )
-
-
-def _virtual_tables(figures: dict[str, Any]) -> str:
-    fits = [("parameter", "ms", "fitted to")]
-    fits += [(name, f"{found['ms']:8.3f}", found["fitted_to"]) for name, found in figures["parameters"].items()]
-    fits.append(("in_flight", f"{figures['in_flight']:8}", "nothing: calls in flight, as in the arms on JAX"))
-    rows: list[tuple[str, ...]] = [
-        ("trainer", "arm", "idle ms", "gap ms", "step ms", "stages", "latched", "device wait ms")
-    ]
-    for trainer, arms in figures["trainers"].items():
-        for arm, found in arms.items():
-            rows.append(
-                (
-                    trainer,
-                    arm,
-                    *(f"{found[name]:7.1f}" for name in ("idle_ms_median", "gap_ms_median", "step_ms_median")),
-                    str(found["stages"]),
-                    "yes" if found["latched"] else "",
-                    " to ".join(f"{wait:.1f}" for wait in found["device_wait_ms"]),
-                )
-            )
-    claims = [(text, str(rounded(value))) for text, value in figures["claims"].items()]
-    changes: list[tuple[str, ...]] = [
-        ("replay of the first, staged before and after", "idle ms", "gap ms", "ratio of gaps")
-    ]
-    for name, found in figures["sensitivity"].items():
-        changes.append((name, *(_pair(found[key]) for key in ("idle_ms", "gap_ms")), f"{found['gap_ratio']:.3f}"))
-    tables = [aligned(table) for table in (fits, rows, claims, changes)]
-    return "\n\n".join([*tables, _claimed(figures["claimed"])])
-
-
-def _pair(values: list[float]) -> str:
-    return f"{values[0]:.1f} and {values[1]:.1f}"
-
-
-def _claimed(found: dict[str, Any]) -> str:
-    """The claimed gaps: what they determine, and what they leave open."""
-    claimed = found["claimed"]
-    rows: list[tuple[str, ...]] = [("parameters", "gap before", "gap after", "device wait")]
-    for name, changes in found["met_by"].items():
-        for change, gaps in changes.items():
-            label = name if change == "as chosen" else f"  {change}"
-            rows.append((label, *(f"{gaps[key]:6.2f}" for key in ("gap_before", "gap_after", "device_wait"))))
-    sums = [(name, f"{value:.2f}") for name, value in found["determined"].items()]
-    return (
-        f"claimed of such doubles: gaps of {claimed['gap_before']} and {claimed['gap_after']} units, device waits of "
-        f"{claimed['device_wait'][0]} to {claimed['device_wait'][1]}\n{found['under_determined']}\n\n"
-        f"{aligned(sums)}\n\n{aligned(rows)}"
-    )
-
-
 COMMAND = Command(
     name="bench boundary",
     operands="",
@@ -257,6 +211,7 @@ COMMAND = Command(
     examples=(
         ("bench boundary --microbatch-mb 50", "a real trainer, and what a model fitted to its base arm predicts"),
         ("bench boundary --microbatch-mb 50 --replay --json", "an update that reads a flag first; for scripts"),
+        ("bench boundary --target process --log-ms 160", "parts in workers; a log longer than a micro-batch too"),
         ("bench boundary --virtual --micro-batches 9", "in virtual time, with doubles of trainers"),
         ("bench boundary --virtual --base base.json", "fitted to the base arm of an earlier measurement"),
     ),
@@ -266,5 +221,8 @@ COMMAND = Command(
 The arms are the program as written (base), taken ahead (pipelined), and with the next step's first micro-batch shipped
 ahead, behind the update (staged-after) or in front of it (staged-before). Each is run in turn, several times, with one
 trainer. A thread waits for each result of the device, and idle is what lies between a step's last micro-batch and the
-next one's first without any work.""",
+next one's first without any work; --profile-check has jax.profiler look at it too. With --target process each part is
+in a worker, and idle and step times of the arms are predicted: from the base arm, and from what the verbs of a stage
+take on their own. --log-ms adds two arms, a log longer than a micro-batch on the lane that calls the trainer, and on
+its own.""",
 )

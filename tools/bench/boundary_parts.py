@@ -32,6 +32,7 @@ class Workload:
       rounds: how often each arm is run.
       in_flight: training calls that may be dispatched and not computed; a call beyond them waits.
       replay: whether the update reads a flag of the step's last micro-batch first.
+      log_ms: work of the log in the arms of `LOG_ARMS`, in milliseconds a step; 0 for none of these arms.
     """
 
     megabytes: float
@@ -43,6 +44,7 @@ class Workload:
     rounds: int = 3
     in_flight: int = 1
     replay: bool = False
+    log_ms: float = 0.0
 
 
 class HashRollout:

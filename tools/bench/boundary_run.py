@@ -17,7 +17,8 @@ from steptrace.run.data.packing import Packer
 from steptrace.run.data.prompts import ListPrompts
 
 from . import boundary_workers
-from .arms import ARMS, program_text
+from .arms import ARMS, LOG_ARMS, program_text
+from .boundary_calibration import Calibration, calibrated
 from .boundary_parts import (
     LENGTH,
     SAMPLES,
@@ -29,6 +30,7 @@ from .boundary_parts import (
     host_work,
     watched_trainer,
 )
+from .profiled import compared
 from .virtual_boundary import Parameters
 from .watched import Payloads, Seen, Watched, WatchedTrainer, boundary_figures
 
@@ -94,9 +96,28 @@ class _Tracker:
         pass
 
 
-def measured(work: Workload, target: str) -> dict[str, Arm]:
+@dataclass
+class Measured:
+    """A measurement.
+
+    Attributes:
+      arms: by name, those of `ARMS`.
+      log_arms: by name, those of `LOG_ARMS`, if they were asked for.
+      checks: by arm, both looks at a run's gaps, if that was asked for; see `profiled.compared`.
+      calls: of the trainer, as the driver saw them, in each run of the base arm; in workers only.
+      calibration: what the verbs of a stage take on their own; in workers only.
+    """
+
+    arms: dict[str, Arm]
+    log_arms: dict[str, Arm] = field(default_factory=dict)
+    checks: dict[str, dict[str, float | bool]] = field(default_factory=dict)
+    calls: list[list[boundary_workers.Called]] = field(default_factory=list)
+    calibration: Calibration | None = None
+
+
+def measured(work: Workload, target: str, *, profile_check: bool = False) -> Measured:
     """Run every arm, one after the other, as often as asked for; all with one trainer, set back in between."""
-    arms = {name: Arm() for name in ARMS}
+    made = Measured({name: Arm() for name in ARMS}, {name: Arm() for name in LOG_ARMS if work.log_ms})
     with tempfile.TemporaryDirectory() as folder, _parts(work, target) as parts:
         start, trainer = Path(folder) / "start", parts["trainer"]
         trainer.begin(Payloads(work.megabytes), reads_flag=False)
@@ -105,8 +126,20 @@ def measured(work: Workload, target: str) -> dict[str, Arm]:
         for _ in range(work.rounds):
             for name, pipeline in ARMS.items():
                 trainer.restore_checkpoint(start)
-                _measure(arms[name], parts, pipeline, work, target)
-    return arms
+                _measure(made.arms[name], parts, pipeline, work, target)
+                if name == "base" and isinstance(trainer, boundary_workers.ShippingPart):
+                    made.calls.append(trainer.calls)
+            for name in made.log_arms:
+                trainer.restore_checkpoint(start)
+                _measure(made.log_arms[name], parts, LOG_ARMS[name], work, target, work.log_ms)
+        for name in ("base", "staged-before") if profile_check else ():
+            trainer.restore_checkpoint(start)
+            _, watched, _ = _once(parts, ARMS[name], work, target, work.steps, profile=True)
+            made.checks[name] = compared(watched.seen, watched.busy or [], SKIPPED)
+        if isinstance(trainer, boundary_workers.ShippingPart):
+            trainer.restore_checkpoint(start)
+            made.calibration = calibrated(trainer, work)
+    return made
 
 
 @contextmanager
@@ -119,9 +152,11 @@ def _parts(work: Workload, target: str) -> Iterator[dict[str, Any]]:
         yield {"trainer": watched_trainer(WatchedTrainer, work), "rollout": HashRollout(), "reference": FlatReference()}
 
 
-def _measure(arm: Arm, parts: Mapping[str, Any], pipeline: str, work: Workload, target: str) -> None:
+def _measure(
+    arm: Arm, parts: Mapping[str, Any], pipeline: str, work: Workload, target: str, log_ms: float = 0.0
+) -> None:
     """One run of an arm, added to what is known of it."""
-    result, watched, tracker = _once(parts, pipeline, work, target, work.steps)
+    result, watched, tracker = _once(parts, pipeline, work, target, work.steps, log_ms=log_ms)
     found = boundary_figures(watched.seen, SKIPPED)
     arm.idle_ms += found["idle_ms"]
     arm.step_ms += found["step_ms"]
@@ -136,10 +171,17 @@ def _measure(arm: Arm, parts: Mapping[str, Any], pipeline: str, work: Workload, 
 
 
 def _once(
-    parts: Mapping[str, Any], pipeline: str, work: Workload, target: str, steps: int
+    parts: Mapping[str, Any],
+    pipeline: str,
+    work: Workload,
+    target: str,
+    steps: int,
+    *,
+    log_ms: float = 0.0,
+    profile: bool = False,
 ) -> tuple[Any, Watched, _Tracker]:
-    payloads, tracker, trainer = Payloads(work.megabytes), _Tracker(work.host_ms), parts["trainer"]
-    trainer.begin(payloads, reads_flag=work.replay)
+    payloads, tracker, trainer = Payloads(work.megabytes), _Tracker(log_ms or work.host_ms), parts["trainer"]
+    trainer.begin(payloads, reads_flag=work.replay, profile=profile)
 
     def reward(prompt: Prompt, completions: Sequence[str]) -> list[float]:
         host_work(work.host_ms / prompts)

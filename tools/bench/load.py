@@ -27,6 +27,21 @@ class ForeignLoad:
         return min(1.0, max(0.0, foreign / wall))
 
 
+QUIET = 0.05
+"""A machine is quiet whose processors other processes take less than this share of."""
+
+
+def wait_until_quiet(limit_s: float, *, look_s: float = 1.0) -> float | None:
+    """Wait, at most so many seconds, until other processes leave the machine alone; gives the share they took last."""
+    end = time.perf_counter() + limit_s
+    while True:
+        load = ForeignLoad()
+        time.sleep(min(look_s, max(0.05, limit_s)))
+        share = load.share()
+        if share is None or share <= QUIET or time.perf_counter() >= end:
+            return share
+
+
 def shown(share: float | None) -> str:
     """The share in words."""
     return "unknown" if share is None else f"{share:.0%}"

@@ -157,7 +157,7 @@ def simulated(
     from steptrace.simulate import simulate
 
     return simulate(
-        _plan(arm), parameters.durations(), micro_batches=micro_batches, steps=STEPS, trainer=trainer, feed=feed
+        plan_of(arm), parameters.durations(), micro_batches=micro_batches, steps=STEPS, trainer=trainer, feed=feed
     )
 
 
@@ -339,7 +339,8 @@ def bounded(trainer: VirtualTrainer, in_flight: int = IN_FLIGHT) -> VirtualTrain
 
 
 @lru_cache
-def _plan(arm: str) -> Plan:
+def plan_of(arm: str) -> Plan:
+    """An arm's schedule, lowered."""
     from steptrace.lang.reference import resolve
     from steptrace.lower import lower
     from steptrace.passes import run_pipeline

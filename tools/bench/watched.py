@@ -14,6 +14,8 @@ from steptrace.lang.records import MicroBatch
 from steptrace.run.trainer import JaxTrainer
 from steptrace.simulate import TRAINER, Span, idle_between
 
+from .profiled import Interval, Profiled
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -115,11 +117,13 @@ class Watched:
       seen: what the device did.
       fetches: seconds of each ``get_metrics`` from the moment at which the update had landed.
       stages: how many micro-batches were staged.
+      busy: when the device worked, as `jax.profiler` saw it; None of a run without it.
     """
 
     seen: list[Seen]
     fetches: list[float]
     stages: int
+    busy: list[Interval] | None = None
 
 
 class WatchedTrainer(JaxTrainer):
@@ -138,15 +142,17 @@ class WatchedTrainer(JaxTrainer):
     fetches: list[float]
     stages: int
 
-    def begin(self, payloads: Payloads, *, reads_flag: bool) -> None:
-        """Begin a run."""
+    def begin(self, payloads: Payloads, *, reads_flag: bool, profile: bool = False) -> None:
+        """Begin a run; with ``profile``, `jax.profiler` looks too."""
         self.payloads, self.reads_flag = payloads, reads_flag
+        self._profiled = Profiled() if profile else None
         self.watcher, self.fetches, self.stages = Watcher(), [], 0
         self._shipped: dict[int, tuple[MicroBatch, Any]] = {}
 
     def finish(self) -> Watched:
         """End a run; gives what was seen in it."""
-        return Watched(self.watcher.close(), self.fetches, self.stages)
+        seen = self.watcher.close()
+        return Watched(seen, self.fetches, self.stages, None if self._profiled is None else self._profiled.busy())
 
     def fwd_bwd(self, micro_batch: MicroBatch, *, called: float | None = None, **how: bool) -> dict[str, Any] | None:
         """As the trainer's, with the payload shipped first; ``called`` is when its driver began."""
