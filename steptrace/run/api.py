@@ -31,6 +31,7 @@ from steptrace.run.capabilities import capabilities_of
 from steptrace.run.digest import tree_digest
 from steptrace.run.drive import Driven, closing, drive
 from steptrace.run.executor import STALL_S, Around, Executor
+from steptrace.run.interrupts import noted
 from steptrace.run.keep import behind, keeping
 from steptrace.run.remote.hosting import in_place, noting
 from steptrace.run.result import RunResult
@@ -109,7 +110,7 @@ def run(
     folder, (stall_s, latch_s) = _folder(out, resume, plan), _limits(stall_s, stage_latch_s)
     kept = keeping(events, profile, pipeline, steps, resume=resume)
     around = (*kept, *around)
-    with in_place(plan, bind, stall_s) as there:
+    with noted(), in_place(plan, bind, stall_s) as there:
         parts = bind_parts(plan, there)
         plan, changed = fitted(plan, plan.target.capabilities | capabilities_of(parts))
         check_arrays(plan, parts.trainer)

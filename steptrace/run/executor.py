@@ -17,6 +17,7 @@ from steptrace.run.calls import Maker, ReadyNode
 from steptrace.run.contexts import callers
 from steptrace.run.frames import Frame
 from steptrace.run.horizon import Horizon
+from steptrace.run.interrupts import handled, raise_lost
 from steptrace.run.lane import LaneRunner
 from steptrace.run.progress import Progress, Watch
 from steptrace.run.session import Session
@@ -164,7 +165,7 @@ class _Running:
 
     def through(self) -> int:
         others = [self._thread(lane) for lane in self._lanes[1:]]
-        with _stopping(self._progress) if others else _as_it_comes(), _taking_turns(len(others)):
+        with _stopping(self._progress, alone=not others), _taking_turns(len(others)):
             try:
                 for thread in others:
                     thread.start()
@@ -239,24 +240,19 @@ def _taking_turns(others: int) -> Iterator[None]:
 
 
 @contextmanager
-def _as_it_comes() -> Iterator[None]:
-    yield
+def _stopping(progress: Progress, *, alone: bool) -> Iterator[None]:
+    """Make the first interrupt stop every lane at the end of its op; a second one is raised where it comes.
 
-
-@contextmanager
-def _stopping(progress: Progress) -> Iterator[None]:
-    """Make the first interrupt stop every lane at the end of its op; a second one is raised where it comes."""
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
+    With a lane ``alone`` the first one is raised where it comes too.
+    """
 
     def stop(number: int, frame: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        progress.stop(KeyboardInterrupt())
+        error = KeyboardInterrupt()
+        progress.stop(error)
+        if alone:
+            raise error
 
-    signal.signal(signal.SIGINT, stop)
-    try:
+    with handled(stop):
+        raise_lost()
         yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
