@@ -34,7 +34,9 @@ class AfterFailureError(SteptraceError):
     sent behind the call that failed would train on half a step, so the process refuses it. The run ends with the
     failure itself; this error is seen only where a call is made after that.
 
-    Way out: see the failure; start a run anew, or resume it, which clears this.
+    For example `fwd_bwd` of micro-batch 2 raises in its process while those of 3 and 4 are on their way: both get this.
+
+    Ways out: see the failure; start a run anew, or resume it, which clears this.
     """
 
     code = "ST639"

@@ -43,7 +43,8 @@ def dispatch(run: Session, at: At) -> tuple[()]:
     source = max(at.step - 1 - contract.staleness, -1) if contract.weights == "pinned" else run.board.newest()
     _recover_lost(run, op, at.step, source)
     version = run.board.version(source)
-    run.board.forget_before(_needless(run, source, at.step))
+    needless = _needless(run, source, at.step)
+    run.board.forget_before(needless if run.held_source is None else min(needless, run.held_source))
     run.step_memory(at.step).stats["rollout_version"] = float(version)
     if op.attr("keep"):
         _sample_until(run, at, version)
@@ -52,7 +53,7 @@ def dispatch(run: Session, at: At) -> tuple[()]:
     run.queue.expect(at.step, [name for name, _ in drawn])
     sample = partial(_sample, run, at, drawn, version)
     if op.attr("stagger") and at.step == run.first + 1 and run.queue.training_cursor <= run.first:
-        run.held_batch = sample
+        run.held_batch, run.held_source = sample, source
     else:
         sample()
     return ()
@@ -95,6 +96,7 @@ def take_groups(run: Session, at: At) -> list[Group]:
         run.held_batch = None
         run.queue.await_commit(run.first, lambda: run.stopped(at.step))
         held()
+        run.held_source = None
     groups = run.queue.take(at.step, timeout_s=0.0)
     assert groups is not None, "a step that is run has been dispatched"
     run.step_memory(at.step).taken += [group.id for group in groups]

@@ -122,6 +122,7 @@ class Session:
         self.resources = OwnResources(self, plan.program)
         self.first = 0
         self.held_batch: Callable[[], None] | None = None
+        self.held_source: int | None = None  # the step that published what it is sampled with
         self.stopped: Callable[[int], bool] = lambda step: False
         self.behind: Callable[[int], DataCursor | None] = lambda step: None
         self._adding = threading.Lock()

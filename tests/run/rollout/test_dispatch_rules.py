@@ -498,3 +498,32 @@ def test_control_a_step_that_is_taken_one_ahead_is_not():
 def test_control_without_it_the_second_batch_goes_out_at_once():
     updates, _ = updates_before_each_batch()
     assert updates[:2] == [0, 0]
+
+
+def test_weights_of_a_batch_that_is_held_stay_while_later_batches_are_dispatched():
+    """Step 1 is sampled behind the dispatch of step 2, which needs newer weights only."""
+    dispatched, seen = threading.Event(), []
+
+    def late(rule):
+        def run(session, at, *operands):
+            if (at.op.kind, at.step) == ("take", 1):
+                await_commit = session.queue.await_commit
+
+                def and_dispatch(*args):
+                    await_commit(*args)
+                    seen.append(dispatched.wait(5))
+
+                session.queue.await_commit = and_dispatch
+            made = rule(session, at, *operands)
+            if (at.op.kind, at.step) == ("dispatch", 2):
+                dispatched.set()
+            return made
+
+        return run
+
+    trainer = StagingTrainer()
+    rollout = Watched(trainer)
+    bound = lane_bind(trainer, rollout=rollout)
+    held = made_by(program_of(1, stagger=True), bound, steps=4, pipeline="async-everything", around=[late])
+    assert seen == [True]
+    assert held.params == made_by(program_of(1, stagger=True), lane_bind(), steps=4).params
