@@ -19,10 +19,11 @@ from steptrace.check import Edge, EdgeKind, edges_of
 from steptrace.check.laws import LAWS, apply_law
 from steptrace.cost.folded import Arc, Folded
 from steptrace.cost.moments import Name
-from steptrace.cost.period import RARE, every_of
+from steptrace.cost.period import every_of
 from steptrace.cost.ratio import Largest, largest_ratio
+from steptrace.cost.surely import At, runs_surely
 from steptrace.diag.base import SteptraceError
-from steptrace.ir import Every, Loop, Op, OpKind, Program, ResourceKind, kinds_of, walk
+from steptrace.ir import Loop, Op, OpKind, Program, ResourceKind, kinds_of, walk
 from steptrace.simulate import LINK, Cost, Durations
 
 FORMS = ("start-fetch", "copy-transfer-apply", "snapshot-write")
@@ -100,11 +101,14 @@ class _Unrolled:
         self.kinds = kinds_of(reference)
         self.ops = {op.id: (op, loops) for op, loops in walk(reference.body)}
         self.cadence = lcm(1, *(n for op, _ in self.ops.values() for n in every_of(op.when)))
+        polls = (op for op, _ in self.ops.values() if self.kinds[op.kind].polls)
+        self.open = frozenset(value.name for op in polls for value in op.results)
         self.numbers: dict[tuple[str, int, int, int], int] = {}
         for id, (op, loops) in self.ops.items():
             for step in range(self.cadence):
-                if runs_in(op, step):
-                    for micro in self._rounds_of(op, loops):
+                for micro in self._rounds_of(loops):
+                    counted = micro if len(loops) == 1 and loops[0].kind == "micro_batches" else None
+                    if runs_surely(op.when, At(step, counted, micro + 1 == self.rounds, self.open)):
                         for end in (0, 1):
                             self.numbers[id, step, micro, end] = len(self.numbers)
         self.ids = [key[0] for key in self.numbers]
@@ -179,7 +183,7 @@ class _Unrolled:
         # A trainer's metrics, saves and settled calls take what they take after what they await: their edges say that.
         return cost.work_s + (cost.ship_s if sends(self.kinds[op.kind]) else cost.issue_s)
 
-    def _rounds_of(self, op: Op, loops: tuple[Loop, ...]) -> range:
+    def _rounds_of(self, loops: tuple[Loop, ...]) -> range:
         return range(self.rounds) if any(loop.kind == "micro_batches" for loop in loops) else range(1)
 
 
@@ -190,10 +194,3 @@ def sends(kind: OpKind) -> bool:
 
 _ON_LANE = ("get_metrics", "save_checkpoint", "settle")
 """Ops of the trainer that take their time on the lane that calls them, once the device is done."""
-
-
-def runs_in(op: Op, step: int) -> bool:
-    """Whether an op runs in a step, as far as cadences say."""
-    if isinstance(op.when, Every) and op.when.period > RARE:
-        return False
-    return all((step + 1) % period == 0 for period in every_of(op.when))
