@@ -127,7 +127,7 @@ def parse_costs(text: str, file: str = "<costs>") -> Costs:
     """The costs in a text; raises what `read_costs` does."""
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of a number with too many digits, of brackets in brackets
         found = re.search(r"line (\d+), column (\d+)", str(error))
         loc = Loc(file, int(found[1]), int(found[2])) if found else Loc(file, 1)
         raise CostFileError(f"the costs are no TOML: {error}", loc=loc) from error
@@ -188,10 +188,13 @@ class _Reader:
         table = self.table(tables, (), "rollout")
         self.keys(table, ("requests", "capacity"), ("rollout",))
         requests, capacity = table.get("requests"), table.get("capacity")
-        if not all(isinstance(one, int) and not isinstance(one, bool) and one > 0 for one in (requests, capacity)):
+        if not all(isinstance(one, int) and not isinstance(one, bool) for one in (requests, capacity)):
             message = "[rollout] has `requests` of a step and `capacity`, how many are served at a time, from 1 on"
             raise self.error(CostValueError, message, ("rollout",))
-        return Rollout(int(requests or 1), int(capacity or 1), spread)
+        try:
+            return Rollout(int(requests or 0), int(capacity or 0), spread)
+        except SteptraceError as error:
+            raise self.error(CostValueError, f"[rollout]: {error.message}", ("rollout",)) from error
 
     def cell(self, tables: Mapping[str, Any]) -> int | None:
         cell = self.table(tables, (), "cell") if "cell" in tables else {}
@@ -220,13 +223,16 @@ class _Reader:
         issue, work, ship = (self.number(table, key, "time", at) if key in table else 0.0 for key in _TIMES)
         if "bytes" in table:
             size, link = self.number(table, "bytes", "size", at), table.get("link", next(iter(links), None))
-            if link not in links:
+            if not isinstance(link, str) or link not in links:
                 known = f"the file has {', '.join(links)}" if links else "the file has no links"
                 raise self.error(CostFileError, f"`{name}` goes over `{link}`, and {known}", (*at, "link"))
             ship += links[link](size)
         elif "link" in table:
             raise self.error(CostFileError, f"`{name}` has a link and no bytes", (*at, "link"))
-        return Cost(issue, work, ship)
+        try:
+            return Cost(issue, work, ship)
+        except SteptraceError as error:
+            raise self.error(CostValueError, f"`{name}`: {error.message}", at) from error
 
     def number(self, table: Mapping[str, Any], key: str, dimension: Dimension, at: tuple[str, ...]) -> float:
         try:

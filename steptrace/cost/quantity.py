@@ -21,6 +21,9 @@ UNITS: Mapping[Dimension, Mapping[str, float]] = MappingProxyType(
 )
 """What each unit is in seconds, bytes, and bytes a second."""
 
+MOST = 1e30
+"""No quantity is larger, in seconds, bytes, or bytes a second: sums and products of such numbers are numbers."""
+
 _FORM = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]+(?:/s)?)\s*")
 
 
@@ -40,6 +43,8 @@ def quantity(text: object, dimension: Dimension) -> float:
     number = float(match[1]) * units[match[2]]
     if not math.isfinite(number) or number < 0 or (dimension == "bandwidth" and not number):
         raise ValueError(f"{text!r} is not a {dimension} {'above' if dimension == 'bandwidth' else 'from'} 0")
+    if number > MOST:
+        raise ValueError(f"{text!r} is more than any {dimension}")
     return number
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from steptrace.diag.simulation import SimulationSettingError
 from steptrace.ir import Op
+
+MOST_S = 1e30
+"""No time is longer: periods and runs add many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,8 @@ class Cost:
     def __post_init__(self) -> None:
         for name in ("issue_s", "work_s", "ship_s"):
             seconds = getattr(self, name)
-            if not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds >= 0):
-                raise SimulationSettingError(f"{name}={seconds!r} is not a number of seconds from 0 on")
+            if not (isinstance(seconds, int | float) and 0 <= seconds <= MOST_S):
+                raise SimulationSettingError(f"{name}={seconds!r} is not a number of seconds from 0 to {MOST_S:g}")
 
 
 FREE = Cost()

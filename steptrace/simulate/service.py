@@ -10,6 +10,9 @@ from random import Random
 from steptrace.diag.simulation import SimulationSettingError
 from steptrace.simulate.spread import Spread
 
+MOST_REQUESTS = 1_000_000
+"""So many requests of a step, and places for them, are followed one by one; no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -28,8 +31,9 @@ class Rollout:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.requests < 1 or self.capacity < 1:
-            raise SimulationSettingError(f"{self.requests} requests, {self.capacity} at a time: both count from 1 on")
+        if not (1 <= self.requests <= MOST_REQUESTS and 1 <= self.capacity <= MOST_REQUESTS):
+            message = f"{self.requests} requests, {self.capacity} at a time: both count from 1 to {MOST_REQUESTS}"
+            raise SimulationSettingError(message)
 
     @property
     def turns(self) -> int:

@@ -19,6 +19,10 @@ Straggling = Mapping[tuple[str, int, int], float]
 """Instances that take so many times as long: by op, step and micro-batch (0 outside loops)."""
 
 
+MOST_TIMES = 1e6
+"""No deviation and no straggler is more times what an op takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """How an instance differs from what its op takes.
@@ -35,9 +39,9 @@ class Spread:
     times: float = 1.0
 
     def __post_init__(self) -> None:
-        fine = self.deviation >= 0 and 0 <= self.chance <= 1 and self.times >= 0
-        if not fine or not all(map(math.isfinite, (self.deviation, self.times))):
-            raise SimulationSettingError(f"{self} is no spread: shares and times from 0 on, and a chance up to 1")
+        if not (0 <= self.deviation <= MOST_TIMES and 0 <= self.chance <= 1 and 0 <= self.times <= MOST_TIMES):
+            limits = f"shares and times from 0 to {MOST_TIMES:g}, and a chance up to 1"
+            raise SimulationSettingError(f"{self} is no spread: {limits}")
 
     def factor(self, rng: Random) -> float:
         """How many times as long as the op an instance takes."""
