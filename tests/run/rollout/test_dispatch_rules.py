@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -501,21 +502,28 @@ def test_control_without_it_the_second_batch_goes_out_at_once():
 
 
 def test_weights_of_a_batch_that_is_held_stay_while_later_batches_are_dispatched():
-    """Step 1 is sampled behind the dispatch of step 2, which needs newer weights only."""
-    dispatched, seen = threading.Event(), []
+    """Step 1 is sampled behind the dispatch of step 2, which needs newer weights only, and step 0 is over by then."""
+    published, dispatched, seen = threading.Event(), threading.Event(), []
 
     def late(rule):
         def run(session, at, *operands):
-            if (at.op.kind, at.step) == ("take", 1):
+            where = (at.op.kind, at.step)
+            if where == ("take", 1):
                 await_commit = session.queue.await_commit
 
                 def and_dispatch(*args):
                     await_commit(*args)
-                    seen.append(dispatched.wait(5))
+                    dispatched.wait(10)
+                    seen.append(session.frames.oldest(9))
 
                 session.queue.await_commit = and_dispatch
+            if where == ("free", 0):
+                published.wait(10)
+                time.sleep(0.05)  # the rollout's lane is past step 0
             made = rule(session, at, *operands)
-            if (at.op.kind, at.step) == ("dispatch", 2):
+            if where == ("apply_weights", 0):
+                published.set()
+            if where == ("dispatch", 2):
                 dispatched.set()
             return made
 
@@ -523,7 +531,7 @@ def test_weights_of_a_batch_that_is_held_stay_while_later_batches_are_dispatched
 
     trainer = StagingTrainer()
     rollout = Watched(trainer)
-    bound = lane_bind(trainer, rollout=rollout)
-    held = made_by(program_of(1, stagger=True), bound, steps=4, pipeline="async-everything", around=[late])
-    assert seen == [True]
-    assert held.params == made_by(program_of(1, stagger=True), lane_bind(), steps=4).params
+    bound, program = lane_bind(trainer, rollout=rollout), program_of(1, stagger=True)
+    held = made_by(program, bound, steps=4, pipeline="async-everything", around=[late])
+    assert seen == [1]
+    assert held.params == made_by(program, lane_bind(), steps=4).params
