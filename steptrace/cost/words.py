@@ -66,7 +66,7 @@ def bottleneck(period: Period) -> str:
     kinds = list(dict.fromkeys(runs))
     each = "; ".join(_of_run(run, runs.count(run), len(runs), len(kinds)) for run in kinds)
     places = list(dict.fromkeys(part.where for part in parts))
-    head = f"{places[0]} is the bottleneck" if len(places) == 1 else "the bottleneck is a circle"
+    head = f"{places[0]} is the bottleneck" if len(places) == 1 else "a circle"
     return f"{head}{f' over {turns} steps' if turns > 1 else ''}: {each}"
 
 

@@ -16,7 +16,8 @@ class TasksMissingError(SteptraceError):
 
         load_task("spell_backward")                     # in an environment without reasoning-gym
 
-    Ways out: ``python -m pip install 'steptrace[tasks]'``, or bring your own prompts and reward.
+    Ways out: ``make setup`` or ``python -m pip install -e '.[tasks]'`` in the folder of
+    steptrace, or bring your own prompts and reward.
     """
 
     code: ClassVar[str] = "ST450"

@@ -160,7 +160,9 @@ def scheduled_plan(
     """The plan, and what the passes said of the program: see `plan_for`."""
     for name, value in (("pipeline", pipeline), ("target", target)):
         if not isinstance(value, str):
-            raise BadRunOptionError(f"{name}={value!r} is {a_or_an(type(value).__name__)}, not a text")
+            way_out = {"pipeline": '"" runs the program as written', "target": 'it is "inline" or "process"'}[name]
+            said = f"{name}={value!r} is {a_or_an(type(value).__name__)}, not a text"
+            raise BadRunOptionError(said, help=way_out)
     given = _traced(program)
     source = _source(given, against)
     if source is not None:

@@ -169,6 +169,7 @@ def test_the_bottleneck_in_words():
     durations = Durations({"fwd_bwd": Cost(work_s=10), "update": Cost(work_s=4)})
     plan = plan_for("grpo{staleness=1,save_every=1000000}", "")
     assert bottleneck(period_of(plan, durations, micro_batches=9)) == "trainer is the bottleneck: 9 x fwd_bwd + update"
+    assert bottleneck(period_of(plan, Durations(COSTS), micro_batches=3)).startswith("a circle")
     mixed = critical(period_of(plan, Durations(COSTS), micro_batches=3))
     assert [(part.op, part.where, part.count) for part in mixed if part.op == "fwd_bwd"] == [
         ("fwd_bwd", "link", 1),

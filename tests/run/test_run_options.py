@@ -65,6 +65,15 @@ def test_options_that_make_no_sense(options, words):
     assert trainer.calls == []
 
 
+@pytest.mark.parametrize(
+    ("option", "way_out"), [("pipeline", '"" runs the program as written'), ("target", 'it is "inline" or "process"')]
+)
+def test_a_text_that_is_none_is_told_what_is_meant(option, way_out):
+    with pytest.raises(BadRunOptionError) as caught:
+        steptrace.run(PROGRAM, parts(trainer=HashTrainer()), steps=1, **{option: None})
+    assert caught.value.help == way_out
+
+
 def test_parts_that_are_not_by_role():
     with pytest.raises(BadRunOptionError, match="bind is a list"):
         steptrace.run(PROGRAM, [HashTrainer()], steps=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _run(_: list[str], values: flags.FlagValues) -> int:
+    print(f"some minutes, {values.jobs} runs at a time; the table comes at the end", file=sys.stderr)
     begin = time.monotonic()
     rows = measure(values.only, values.jobs, quick=values.quick, target=values.target)
     seconds = time.monotonic() - begin

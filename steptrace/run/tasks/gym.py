@@ -196,7 +196,7 @@ def _gym(module: str) -> ModuleType:
     except ImportError as error:
         raise TasksMissingError(
             f"the tasks need the package reasoning-gym, and it cannot be imported: {error}",
-            help="python -m pip install 'steptrace[tasks]'",
+            help="in the folder of steptrace: make setup, or python -m pip install -e '.[tasks]'",
         ) from error
     return importlib.import_module(module)
 
