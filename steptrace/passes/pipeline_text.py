@@ -107,7 +107,7 @@ def _built(cls: type[Pass], options: dict[str, str]) -> Pass:
 
 def _value(cls: type[Pass], name: str, type_: type, text: str) -> object:
     """An option's value; whole numbers, numbers, true and false, or a word."""
-    patterns = {int: r"[+-]?\d+", float: r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", bool: "true|false", str: r".*"}
+    patterns = {int: r"[+-]?\d+", float: r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", bool: "true|false", str: r"(?s:.*)"}
     if not re.fullmatch(patterns[type_], text):
         words = {int: "a whole number", float: "a number", bool: "true or false"}
         raise PassOptionError(f"`{name}` of `{cls.name}` is {words[type_]}, not `{text}`", help=_known_options(cls))

@@ -61,13 +61,13 @@ def read_events(path: str | Path) -> Recording:
         tables = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise EventsFileError(f"cannot read the events in `{path}`: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EventsFileError(f"`{path}` is no JSON: {error}", help=_HELP) from error
     if not isinstance(tables, dict) or tables.get("steptrace_events") != FORMAT:
         raise EventsFileError(f"`{path}` holds no events of format {FORMAT}", help=_HELP)
     try:
         recording = _recording(tables)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise EventsFileError(f"`{path}` is incomplete: {error}", help=_HELP) from error
     for problem in problems(recording):
         raise EventsFileError(f"`{path}` holds what cannot be of a run: {problem}", help=_HELP)

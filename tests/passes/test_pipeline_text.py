@@ -42,6 +42,7 @@ def texts(pipeline: str) -> list[str]:
         ("take-ahead", ["take-ahead{depth=1}"]),
         (" take-ahead { depth = 2 } , dce{} ", ["take-ahead{depth=2}", "dce"]),
         ("typed{count=-1,rate=1e-3,loud=true,lane=rollout}", ["typed{count=-1, rate=0.001, loud=true, lane=rollout}"]),
+        ('typed{lane="x\ny"}', ['typed{count=3, rate=0.5, loud=false, lane="x\ny"}']),
         ("pipelined-boundary-unstaged,dce", ["take-ahead{depth=1}", "defer-metrics", "send-ahead", "dce"]),
     ],
 )

@@ -41,6 +41,8 @@ def _arrow_to_nothing(tables):
         (_other_columns, "the columns are"),
         (_arrow_to_nothing, "an arrow goes from bar"),
         (lambda tables: tables.pop("lines"), "is incomplete"),
+        (lambda tables: tables.update(lines=3), "is incomplete"),
+        (lambda tables: tables.update(dropped=float("inf")), "is incomplete"),
         (lambda tables: tables.update(steptrace_events=2), "holds no events of format 1"),
     ],
 )
@@ -55,7 +57,11 @@ def test_a_file_that_is_damaged_is_refused(damage, said: str, tmp_path):
     assert caught.value.code == "ST640"
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "is no JSON"), ("[]", "holds no events"), (None, "cannot read")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "is no JSON"), ("[" * 100_000, "is no JSON"), ("[]", "holds no events"), (None, "cannot read")],
+    ids=["open", "deep", "list", "none"],
+)
 def test_another_file_is_refused(text: str | None, said: str, tmp_path):
     path = tmp_path / "events.json"
     if text is not None:
