@@ -8,6 +8,7 @@ waits, with a note of the op that had made the call, and by every later one unti
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
@@ -26,7 +27,7 @@ from steptrace.workers import Pending, Worker
 AHEAD = 2
 """How many calls may be unanswered that nobody waits for: the one the part is at, and one that is shipped meanwhile."""
 
-
+_COURTESY_S = 0.005
 _PLAIN = How()
 
 
@@ -59,6 +60,7 @@ class Line:
       wait_s: how long an answer is waited for, in seconds; None for without end.
       lends: whether the part reads micro-batches where they lie, until they are given back.
       loans: the calls that do.
+      issued: how many calls were made.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -66,6 +68,7 @@ class Line:
         self.wait_s: float | None = None
         self.lends = False
         self.loans = Loans()
+        self.issued = 0
         self._issuing = threading.Lock()
         self._open: deque[_Issued] = deque()
         self._failure: Exception | None = None
@@ -97,6 +100,16 @@ class Line:
         with self._issuing:
             pending = self._issue(verb, (How(keep, loose=True, read=()), *map(_absolute, args)), given)
             self._open.append(_Issued(pending, words, here()))
+
+    def let_pass(self, issued: int) -> None:
+        """Let another lane's next call go first, if it comes within `_COURTESY_S`: what is asked for can wait.
+
+        Args:
+          issued: how many calls had been made when it was known that this one would be.
+        """
+        end = time.monotonic() + _COURTESY_S
+        while self.issued <= issued and time.monotonic() < end:
+            time.sleep(_COURTESY_S / 10)
 
     def settle(self) -> None:
         """Wait for every call that is on its way; raises the first failure that nobody has seen."""
@@ -131,6 +144,7 @@ class Line:
 
     def _issue(self, method: str, args: tuple[Any, ...], given: dict[str, Any]) -> Pending:
         """Send a call, with its micro-batches to be read in place where the part lends."""
+        self.issued += 1
         lends = self.lends and bool(micro_batches(args))
         pending = self.worker.send(method, *args, lend=lends, **given)
         if lends:

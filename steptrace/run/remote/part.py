@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -115,9 +116,12 @@ class KeptWeights:
 
     def __init__(self, line: Line, number: int) -> None:
         self._line, self._number = line, number
+        self._maker, self._issued = threading.get_ident(), line.issued
 
     def fetched(self) -> Any:
-        """The copy as host arrays; once."""
+        """The copy as host arrays; once. On another lane it comes behind the next call of the one that made it."""
+        if threading.get_ident() != self._maker:
+            self._line.let_pass(self._issued)
         return self._line.ask("hosted_take", self._number)
 
 
