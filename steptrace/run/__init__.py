@@ -18,11 +18,14 @@ class _Callable(ModuleType):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """See `steptrace.run.api.run`."""
-        from steptrace.run.api import run
-        from steptrace.run.called import check_call
+        from steptrace.run.interrupts import noted
 
-        check_call(run, args, kwargs)
-        return run(*args, **kwargs)
+        with noted():  # JAX is imported in here, which takes long
+            from steptrace.run.api import run
+            from steptrace.run.called import check_call
+
+            check_call(run, args, kwargs)
+            return run(*args, **kwargs)
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -62,6 +62,15 @@ def test_an_interrupt_that_gets_lost_ends_the_run_all_the_same(verb, steps, pipe
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_one_that_gets_lost_before_anything_is_bound_does(ignored, monkeypatch):
+    """As while JAX is imported."""
+    monkeypatch.setattr("steptrace.run.called.check_call", lambda *given: interrupted_where_it_gets_lost())
+    trainer = StagingTrainer()
+    with pytest.raises(KeyboardInterrupt):
+        steptrace.run(PROGRAM, hash_parts(trainer=trainer), steps=2)
+    assert trainer.applied == 0
+
+
 def test_control_python_drops_it(ignored):
     interrupted_where_it_gets_lost()
     assert ignored == [KeyboardInterrupt]
