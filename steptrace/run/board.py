@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +11,6 @@ from steptrace.diag.binding import PartResultError
 from steptrace.diag.running import UnpublishedWeightsError
 from steptrace.lang.parts import Rollout
 from steptrace.run.digest import tree_digest
-from steptrace.run.instance import At
-from steptrace.run.remote.part import KeptWeights, fetched
-from steptrace.run.remote.places import here, told
 
 
 class WeightBoard:
@@ -32,32 +28,26 @@ class WeightBoard:
         self._weights: dict[int, Any] = {}
         self._changing = threading.RLock()
         self._turn = threading.Condition()
-        self._round, self._landing = threading.Lock(), threading.RLock()
-        self._kept: deque[tuple[int, KeptWeights, At | None]] = deque()
+        self._round = threading.Lock()
         self._samplers = self._due = 0
 
     def publish(self, step: int, weights: Any, version: int) -> None:
         """Make ``weights`` those that ``step`` published. A version has one content and is sent once.
 
-        Weights that were kept in the trainer's process are brought to the rollout in front of the next thing that the
-        rollout is asked, by whoever asks: whoever publishes them waits for no transfer.
-
         Raises:
           PartResultError: the version is held already, with other weights.
-          whatever the rollout raises; for weights that were kept, whoever brings them gets it, with a note.
         """
         with self._round:  # one round at a time, whoever publishes
             self._publish(step, weights, version)
 
     def _publish(self, step: int, weights: Any, version: int) -> None:
         if version not in self._weights:
-            if isinstance(weights, KeptWeights) and self._rollout is not None:
-                self._kept.append((version, weights, here()))
-            else:
-                self._bring(weights := fetched(weights), version)
+            with self._publishing():
+                if self._rollout is not None:
+                    self._rollout.apply_weights(weights, version)
             with self._changing:
                 self._weights[version], self._versions[step] = weights, version
-        elif tree_digest(fetched(weights)) != tree_digest(self.weights(version)):
+        elif tree_digest(weights) != tree_digest(self._weights[version]):
             earlier = max(index for index, held in self._versions.items() if held == version)
             who = f"step {earlier}" if earlier >= 0 else "the initial sync"
             raise PartResultError(
@@ -66,27 +56,6 @@ class WeightBoard:
             )
         with self._changing:
             self._versions[step] = version
-
-    def _bring(self, weights: Any, version: int) -> None:
-        if self._rollout is not None:
-            with self._publishing():
-                self._rollout.apply_weights(weights, version)
-
-    def land(self) -> None:
-        """Bring the rollout what was kept in the trainer's process, in the order in which it was published."""
-        while self._kept:
-            with self._landing:
-                if not self._kept:
-                    return
-                version, kept, at = self._kept[0]
-                try:
-                    weights = fetched(kept)
-                    self._bring(weights, version)
-                except Exception as error:
-                    raise told(error, at, "whose weights were brought to the rollout") from error.__cause__
-                with self._changing:
-                    self._weights[version] = weights
-                self._kept.popleft()
 
     def version(self, step: int) -> int:
         """The version that ``step`` published; raises `UnpublishedWeightsError`."""
@@ -115,7 +84,6 @@ class WeightBoard:
     @contextmanager
     def sampling(self, *, alone: bool) -> Iterator[None]:
         """Inside, the rollout samples; ``alone`` keeps that apart from publishing, and lets what is due go first."""
-        self.land()
         if not alone:
             yield
             return
@@ -149,7 +117,6 @@ class WeightBoard:
 
     def forget_before(self, step: int) -> None:
         """Drop what steps before ``step`` published, unless a later step published it again."""
-        self.land()
         with self._changing:
             gone = {self._versions.pop(old) for old in sorted(self._versions) if old < step}
             for version in sorted(gone - {*self._versions.values()}):
@@ -158,11 +125,7 @@ class WeightBoard:
                     self._rollout.drop_weights(version)
 
     def clear(self) -> None:
-        """Drop everything; what was not brought to the rollout yet never is."""
-        with self._changing:
-            gone = {version for version, _, _ in self._kept}
-            self._kept.clear()
-            self._versions = {step: version for step, version in self._versions.items() if version not in gone}
+        """Drop everything."""
         self.forget_before(max(self._versions, default=-1) + 1)
 
     def held(self) -> dict[int, int]:
@@ -172,5 +135,4 @@ class WeightBoard:
 
     def weights(self, version: int) -> Any:
         """The weights of a held version."""
-        self.land()
         return self._weights[version]

@@ -73,8 +73,7 @@ def _begun(executor: Executor, session: Session, resume: bool) -> int:
 def closing(session: Session) -> Iterator[None]:
     """At the end, whatever happens, drop the versions that the rollout was given, and close every tracker.
 
-    So the same parts can run again. A run that ends well has brought the rollout all that it has published. An error
-    of the run comes before one of its end.
+    So the same parts can run again. An error of the run comes before one of its end.
     """
     endings = [session.drop_saves, session.board.clear, *(tracker.close for tracker in session.parts.trackers)]
     try:
@@ -84,7 +83,7 @@ def closing(session: Session) -> Iterator[None]:
             with suppress(Exception):
                 ending()
         raise
-    failures = [error for ending in (session.board.land, *endings) if (error := _failure(ending)) is not None]
+    failures = [error for ending in endings if (error := _failure(ending)) is not None]
     if failures:
         raise failures[0]
 

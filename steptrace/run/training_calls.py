@@ -13,7 +13,7 @@ from steptrace.lower import Call
 from steptrace.run.borders import checked_logps, checked_metrics, checked_weights
 from steptrace.run.instance import At
 from steptrace.run.remote.hosted import told
-from steptrace.run.remote.part import fetched, kept_weights
+from steptrace.run.remote.part import fetched
 from steptrace.run.session import Session
 
 Results: TypeAlias = tuple[Any, ...]
@@ -204,7 +204,7 @@ def _rollout_figures(stats: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sync_weights(run: Session, at: At) -> Results:
-    weights, version = checked_weights(kept_weights(run.parts.trainer), at)
+    weights, version = checked_weights(run.parts.trainer.weights(), at)
     run.board.publish(at.step, weights, version)
     return (version,)
 

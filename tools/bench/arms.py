@@ -28,6 +28,15 @@ LOG_ARMS: Mapping[str, str] = MappingProxyType(
 frees the step's memory behind it: left where it was, that would wait for the log."""
 
 
+def pipeline_of(arm: str, target: str) -> str:
+    """The pipeline of an arm, by name in `ARMS` or `LOG_ARMS`.
+
+    Where the rollout has a process of its own, what is overlapped sends it the weights behind the step's border too.
+    """
+    pipeline = {**ARMS, **LOG_ARMS}[arm]
+    return f"{pipeline},async-weight-sync" if pipeline and target == "process" else pipeline
+
+
 def program_text(prompts: int = 32, samples: int = 4) -> str:
     """The program with that many prompts a step, and completions of each."""
     return PROGRAM.format(prompts=prompts, samples=samples)

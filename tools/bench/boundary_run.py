@@ -17,7 +17,7 @@ from steptrace.run.data.packing import Packer
 from steptrace.run.data.prompts import ListPrompts
 
 from . import boundary_workers
-from .arms import ARMS, LOG_ARMS, program_text
+from .arms import ARMS, LOG_ARMS, pipeline_of, program_text
 from .boundary_calibration import Calibration, calibrated
 from .boundary_parts import (
     LENGTH,
@@ -124,17 +124,17 @@ def measured(work: Workload, target: str, *, profile_check: bool = False) -> Mea
         trainer.save_checkpoint(start)
         _once(parts, "", work, target, steps=1)  # compiles
         for _ in range(work.rounds):
-            for name, pipeline in ARMS.items():
+            for name in ARMS:
                 trainer.restore_checkpoint(start)
-                _measure(made.arms[name], parts, pipeline, work, target)
+                _measure(made.arms[name], parts, pipeline_of(name, target), work, target)
                 if name == "base" and isinstance(trainer, boundary_workers.ShippingPart):
                     made.calls.append(trainer.calls)
             for name in made.log_arms:
                 trainer.restore_checkpoint(start)
-                _measure(made.log_arms[name], parts, LOG_ARMS[name], work, target, work.log_ms)
+                _measure(made.log_arms[name], parts, pipeline_of(name, target), work, target, work.log_ms)
         for name in ("base", "staged-before") if profile_check else ():
             trainer.restore_checkpoint(start)
-            _, watched, _ = _once(parts, ARMS[name], work, target, work.steps, profile=True)
+            _, watched, _ = _once(parts, pipeline_of(name, target), work, target, work.steps, profile=True)
             made.checks[name] = compared(watched.seen, watched.busy or [], SKIPPED)
         if isinstance(trainer, boundary_workers.ShippingPart):
             trainer.restore_checkpoint(start)

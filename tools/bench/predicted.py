@@ -139,7 +139,7 @@ def predictions(costs: Durations, found: Calibration, micro_batches: int) -> dic
             key: value
             for key, value in virtual_boundary.figures(
                 simulate(
-                    virtual_boundary.plan_of(arm),
+                    virtual_boundary.plan_of(arm, "process"),
                     costs,
                     micro_batches=micro_batches,
                     steps=virtual_boundary.STEPS,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .arms import ARMS, program_text
+from .arms import ARMS, pipeline_of, program_text
 
 if TYPE_CHECKING:
     from steptrace.lower import Plan
@@ -339,11 +339,11 @@ def bounded(trainer: VirtualTrainer, in_flight: int = IN_FLIGHT) -> VirtualTrain
 
 
 @lru_cache
-def plan_of(arm: str) -> Plan:
-    """An arm's schedule, lowered."""
+def plan_of(arm: str, target: str = "inline") -> Plan:
+    """An arm's schedule on a target, lowered."""
     from steptrace.lang.reference import resolve
     from steptrace.lower import lower
     from steptrace.passes import run_pipeline
 
-    schedule = run_pipeline(resolve(program_text()), ARMS[arm]).schedule
+    schedule = run_pipeline(resolve(program_text()), pipeline_of(arm, target)).schedule
     return lower(schedule.program, source=schedule.source)

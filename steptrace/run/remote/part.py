@@ -125,13 +125,6 @@ class KeptWeights:
         return self._line.ask("hosted_take", self._number)
 
 
-def kept_weights(trainer: Any) -> Any:
-    """What a trainer's ``weights()`` gives; of one in its own process the copy stays there until it is fetched."""
-    if isinstance(trainer, RemotePart):
-        return _copy_weights(trainer._line, "weights")
-    return trainer.weights()
-
-
 def fetched(weights: Any) -> Any:
     """Weights in this process, wherever they are."""
     return weights.fetched() if isinstance(weights, KeptWeights) else weights
