@@ -80,6 +80,11 @@ class WorkerTrainer(VirtualTrainer):
         yield clock.until(self.idle_at)
         return (yield from super().weights(clock))
 
+    def copy_weights(self, clock: Clock) -> Verb:
+        """As the trainer's; its version is known once the update has landed."""
+        yield clock.until(self.idle_at)
+        return (yield from super().copy_weights(clock))
+
 
 def durations(base: Arm, calls: Sequence[Sequence[Called]], found: Calibration, micro_batches: int) -> Durations:
     """The costs of ops: from the base arm, those of the stage's verbs from their calibration; from nothing else."""
@@ -101,6 +106,9 @@ def durations(base: Arm, calls: Sequence[Sequence[Called]], found: Calibration, 
         "get_metrics": Cost(_answered(base, calls)),
         "start_metrics": Cost(found.set_aside_s),
         "fetch_metrics": Cost(found.fetch_s),
+        "copy_weights": Cost(found.set_aside_s),
+        "transfer_weights": Cost(phase["sync_weights"] / 2),
+        "apply_weights": Cost(phase["sync_weights"] / 2),
     }
     return Durations(costs, firsts={"fwd_bwd": Cost(issue, first, way)})
 
