@@ -120,7 +120,7 @@ def test_the_base_arm_is_predicted_from_its_own_figures():
 
 def test_the_other_arms_are_predicted_as_by_hand():
     made = predicted()
-    assert made["pipelined"]["idle_ms_median"] == pytest.approx(6 + 9)  # the call and its way; the sync is behind the border
+    assert made["pipelined"]["idle_ms_median"] == pytest.approx(6 + 9)  # the call and its way
     assert made["staged-before"]["idle_ms_median"] == pytest.approx(3 + 4 + 1 + 2)
     assert made["staged-after"]["idle_ms_median"] == pytest.approx(1 + 2)
     assert made["staged-before"]["step_ms_median"] == pytest.approx(600 + 8 + 10)
