@@ -219,11 +219,14 @@ def _original(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
 def _attributed(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
     """The error tells the op, the step and the lane; the steps before are complete.
 
-    Those, of an op in a worker that runs ahead, which do not need that worker any more.
+    Those, of an op in a worker that runs ahead, which do not need that worker any more. A worker may still be at a call
+    that nobody has waited for: then it is that one's op.
     """
     place = f"in `{setting.call.op.id}` of step {setting.fault.step}, lane {setting.lane or 'host'}"
     told = _told(said)
-    if not any(place in words for words in told):
+    behind = f"of step {setting.fault.step}, lane {setting.lane or 'host'}"
+    late = setting.target == "process" and any(behind in words and "not waited for" in words for words in told)
+    if not late and not any(place in words for words in told):
         return f"not attributed to {place}: {said['notes']}"
     ahead = setting.call.op.shift if setting.target == "process" else 0
     return _complete(min([setting.fault.step - ahead, *_waiting(told)]), said, whole)

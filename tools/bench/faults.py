@@ -89,7 +89,10 @@ def _place(row: Row) -> str:
 
 def _table(rows: Sequence[Row]) -> str:
     """Counts by kind of op and of fault: how many of how many ended as declared, and how that is."""
-    faults = list(dict.fromkeys(row.fault for row in rows))
+    from steptrace.testing.faults import KINDS
+
+    there = {row.fault for row in rows}
+    faults = [fault for fault in KINDS if fault in there]
     kinds = list(dict.fromkeys(row.kind for row in rows))
     good = Counter((row.kind, row.fault) for row in rows if row.as_declared)
     every = Counter((row.kind, row.fault) for row in rows)

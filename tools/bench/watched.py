@@ -144,6 +144,8 @@ class WatchedTrainer(JaxTrainer):
 
     def begin(self, payloads: Payloads, *, reads_flag: bool, profile: bool = False) -> None:
         """Begin a run; with ``profile``, `jax.profiler` looks too."""
+        if hasattr(self, "watcher"):
+            self.watcher.close()
         self.payloads, self.reads_flag = payloads, reads_flag
         self._profiled = Profiled() if profile else None
         self.watcher, self.fetches, self.stages = Watcher(), [], 0
