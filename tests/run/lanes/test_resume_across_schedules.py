@@ -65,9 +65,9 @@ def whole(name: str, folder: str, every: int = 2):
 @pytest.mark.slow
 @pytest.mark.parametrize("second", PIPELINES)
 @pytest.mark.parametrize("first", PIPELINES)
-@pytest.mark.parametrize("name", ["grpo", "grpo_stream"])
-def test_saved_under_one_and_resumed_under_another(tmp_path, name, first, second):
-    for stop in range(1, STEPS):
+@pytest.mark.parametrize(("name", "stops"), [("grpo", range(1, STEPS)), ("grpo_stream", (3,))])
+def test_saved_under_one_and_resumed_under_another(tmp_path, name, stops, first, second):
+    for stop in stops:
         out = tmp_path / f"{stop}"
         assert left(name, out, pipeline=first, stop=stop) is None
         assert left(name, out, pipeline=second) == whole(name, str(tmp_path))
