@@ -44,6 +44,14 @@ class Interrupted(StagingTrainer):
             interrupted_where_it_gets_lost()
 
 
+@pytest.fixture(autouse=True)
+def interrupts_raise():
+    """A process that a shell runs in the background ignores interrupts, and so do those that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def ignored(monkeypatch):
     """What Python has dropped."""
