@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from remote_parts import bind, children
 
 import steptrace
@@ -17,5 +19,6 @@ class Tells:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
     tells = Tells(children())
     steptrace.run("grpo{prompts=4, samples=3, staleness=1}", bind(callbacks=tells), epochs=100_000, target="process")
