@@ -121,8 +121,8 @@ class _Lanes:
 
     def through(self) -> None:
         """Carry the lanes on until all have come to their end."""
-        for number in range(len(self._walks)):
-            self._at(self._state.now, number)
+        for lane in range(len(self._walks)):
+            self._at(self._state.now, lane)
         while (number := self._next()) is not None:
             self._carry_on(number)
         if self._parked:
