@@ -17,7 +17,7 @@ from steptrace_tools.bench.boundary_calibration import Calibration
 from steptrace_tools.bench.boundary_parts import Workload
 from steptrace_tools.bench.boundary_run import Arm, Measured, measured
 from steptrace_tools.bench.boundary_workers import Called
-from steptrace_tools.bench.predicted import durations, predictions, with_errors
+from steptrace_tools.bench.predicted import ColdStart, cold_start, durations, predictions, with_errors
 from steptrace_tools.bench.profiled import compared, idle_in, joined
 from steptrace_tools.bench.virtual_boundary import bounded, figures
 from steptrace_tools.bench.watched import Seen
@@ -81,46 +81,64 @@ def test_the_profiler_sees_the_gaps_that_the_watcher_sees():
 
 
 FOUND = Calibration(
-    stage_s=0.030, staged_issue_s=0.001, staged_way_s=0.002, wake_s=0.003, confirm_s=0.004, set_aside_s=0.0, fetch_s=0.0
+    stage_s=0.030,
+    staged_issue_s=0.001,
+    staged_way_s=0.002,
+    whole_s=0.011,
+    wake_s=0.003,
+    confirm_s=0.004,
+    set_aside_s=0.0,
+    fetch_s=0.0,
 )
 """By hand, in front of the update: the device waits 3 ms for it, 4 for the answer, then for the call."""
 
 PHASES = {"dispatch": 0.010, "reward": 0.020, "pack": 0.015, "sync_weights": 0.005, "log": 0.020}
 
 
-def base() -> tuple[Arm, list[list[Called]]]:
-    """Six micro-batches of 100 ms and an update of 8; metrics are there 1 ms behind it; a call takes 6 and 9 ms."""
-    whole = 0.6 + 0.008 + 0.001 + sum(PHASES.values()) + 0.006 + 0.009
+def base(cold: float = 0.0) -> tuple[Arm, list[list[Called]]]:
+    """Six micro-batches of 100 ms and an update of 8; metrics are there 1 ms behind it; a call takes 6 and 9 ms.
+
+    On a cold device the first one takes longer.
+    """
+    whole = 0.6 + cold + 0.008 + 0.001 + sum(PHASES.values()) + 0.006 + 0.009
     made, calls = [], []
     for step in range(4):
         at = step * whole
-        called = at - 0.015
+        called, warm = at - 0.015, at + cold
         made += [
-            Seen("fwd_bwd", step, 0, called, at, at, at, at, at, at + 0.1),
-            *(seen("fwd_bwd", step, index, at + 0.1 * index, at + 0.1 * (index + 1)) for index in range(1, 6)),
-            seen("update", step, -1, at + 0.6, at + 0.608),
+            Seen("fwd_bwd", step, 0, called, at, at, at, at, at, warm + 0.1),
+            *(seen("fwd_bwd", step, index, warm + 0.1 * index, warm + 0.1 * (index + 1)) for index in range(1, 6)),
+            seen("update", step, -1, warm + 0.6, warm + 0.608),
         ]
         calls.append(Called("fwd_bwd", step, 0, called, called + 0.006))
-        calls.append(Called("get_metrics", -1, -1, at + 0.55, at + 0.609))
-    idle = 1e3 * (whole - 0.608)
+        calls.append(Called("get_metrics", -1, -1, at + 0.55, warm + 0.609))
+    idle = 1e3 * (whole - cold - 0.608)
     arm = Arm([idle] * 3, [1e3 * whole] * 3, 0.3, whole, {("p", "c")}, [PHASES] * 4, [made], [0.001], [0])
     return arm, [calls]
 
 
-def predicted(found: Calibration = FOUND) -> dict[str, dict[str, float]]:
-    arm, calls = base()
-    return predictions(durations(arm, calls, found, 6), found, 6)
+def predicted(found: Calibration = FOUND, cold: float = 0.0) -> dict[str, dict[str, float]]:
+    arm, calls = base(cold)
+    return predictions(durations(arm, calls, found, 6), found, cold_start(arm), 6)
 
 
-def test_the_base_arm_is_predicted_from_its_own_figures():
-    arm, _ = base()
-    assert predicted()["base"]["idle_ms_median"] == pytest.approx(arm.idle_ms[0])
-    assert predicted()["base"]["step_ms_median"] == pytest.approx(arm.step_ms[0])
+@pytest.mark.parametrize("cold", [0.0, 0.02])
+def test_the_base_arm_is_predicted_from_its_own_figures(cold: float):
+    arm, _ = base(cold)
+    assert predicted(cold=cold)["base"]["idle_ms_median"] == pytest.approx(arm.idle_ms[0])
+    assert predicted(cold=cold)["base"]["step_ms_median"] == pytest.approx(arm.step_ms[0])
+
+
+def test_a_device_that_is_hardly_idle_is_hardly_cold():
+    arm, _ = base(0.02)
+    staged, idle = predicted(cold=0.02)["staged-before"], 1 + 2 + 4  # between the update and the staged call
+    assert staged["step_ms_median"] == pytest.approx(600 + 8 + 3 + idle + 20 * idle / arm.idle_ms[0])
+    assert ColdStart(0.02, 0.1).behind(0.5) == 0.02
 
 
 def test_the_other_arms_are_predicted_as_by_hand():
     made = predicted()
-    assert made["pipelined"]["idle_ms_median"] == pytest.approx(6 + 9)  # the call and its way
+    assert made["pipelined"]["idle_ms_median"] == pytest.approx(11)  # the call and its way, nothing beside it
     assert made["staged-before"]["idle_ms_median"] == pytest.approx(3 + 4 + 1 + 2)
     assert made["staged-after"]["idle_ms_median"] == pytest.approx(1 + 2)
     assert made["staged-before"]["step_ms_median"] == pytest.approx(600 + 8 + 10)

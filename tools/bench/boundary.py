@@ -129,10 +129,10 @@ def beside(made: Measured, work: Workload) -> dict[str, Any]:
     if made.calibration is not None and not work.replay:  # what an update that reads a flag holds up is not modelled
         from dataclasses import asdict
 
-        from .predicted import durations, predictions, with_errors
+        from .predicted import cold_start, durations, predictions, with_errors
 
         costs = durations(made.arms["base"], made.calls, made.calibration, work.micro_batches)
-        predicted = predictions(costs, made.calibration, work.micro_batches)
+        predicted = predictions(costs, made.calibration, cold_start(made.arms["base"]), work.micro_batches)
         found["predicted"] = with_errors(predicted, {name: _arm(arm) for name, arm in made.arms.items()})
         found["calibration"] = {name: value * 1e3 for name, value in asdict(made.calibration).items()}
         found["costs_ms"] = {

@@ -1,4 +1,4 @@
-"""What the verbs of a stage take on their own, in the trainer's worker: measured outside of any schedule."""
+"""What the verbs of the border take on their own, in the trainer's worker: measured outside of any schedule."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Calibration:
       stage_s: a stage whose data finds the device idle, call and answer.
       staged_issue_s: the staged call, on the lane that makes it.
       staged_way_s: from its return until the device has it in its queue.
+      whole_s: from a call with its data until the device has it in its queue, with nothing else on the way.
       wake_s: from the end of a step's last micro-batch until a held update is in the device's queue.
       confirm_s: from the end of a held update until its call has returned.
       set_aside_s: ``start_metrics``.
@@ -33,6 +34,7 @@ class Calibration:
     stage_s: float
     staged_issue_s: float
     staged_way_s: float
+    whole_s: float
     wake_s: float
     confirm_s: float
     set_aside_s: float
@@ -66,7 +68,9 @@ def _round(trainer: ShippingPart, payloads: Payloads, step: int) -> dict[str, tu
     begin = time.perf_counter()
     trainer.fwd_bwd_staged(request)
     times["staged"] = begin, time.perf_counter()
+    begin = time.perf_counter()
     trainer.fwd_bwd(last, apply_optimizer=True, defer_update=True)
+    times["whole"] = begin, time.perf_counter()
     begin = time.perf_counter()
     trainer.apply_deferred_update()
     times["apply"] = begin, time.perf_counter()
@@ -90,6 +94,7 @@ def _row(
         times["stage"][1] - times["stage"][0],
         times["staged"][1] - times["staged"][0],
         max(0.0, staged.dispatched - times["staged"][1]),
+        last.dispatched - times["whole"][0],
         max(0.0, update.dispatched - last.end),
         max(0.0, times["apply"][1] - update.end),
         times["aside"][1] - times["aside"][0],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import median
+from dataclasses import dataclass
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from steptrace.simulate import Cost, Durations, VirtualTrainer, simulate
@@ -32,19 +33,50 @@ _ON_LANES = (
 _IN_ROUNDS = ("next_mb", "ref_logps")
 
 
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """Work that finds a device cold takes longer: in the base arm, a step's first micro-batch.
+
+    Attributes:
+      extra_s: by so much.
+      idle_s: behind so much idle time; behind less of it, by as much less.
+    """
+
+    extra_s: float = 0.0
+    idle_s: float = 1.0
+
+    def behind(self, idle_s: float) -> float:
+        """How much longer work takes behind so much idle time, in seconds."""
+        return self.extra_s * min(1.0, idle_s / self.idle_s)
+
+
 class WorkerTrainer(VirtualTrainer):
     """A trainer in its worker, in virtual time: its calls are on their way when they return, its answers take time.
 
     Args:
       found: what was calibrated.
+      cold: what its device loses when it is idle.
     """
 
     in_flight = AHEAD
 
-    def __init__(self, found: Calibration) -> None:
+    def __init__(self, found: Calibration, cold: ColdStart) -> None:
         super().__init__()
-        self._found = found
-        self._before = self._last = 0.0
+        self._found, self._cold = found, cold
+        self._before = self._last = self._worked = 0.0
+
+    def train(self, clock: Clock, micro_batch: Any, arrived: float, closes: bool, defer: bool, wait: bool) -> Verb:
+        """As the trainer's, on a device that may be cold."""
+        idle = max(0.0, max(clock.now, arrived) - self._worked)
+        self._worked = done = clock.send(clock.cost.work_s + self._cold.behind(idle), after=arrived)
+        self.attempted(micro_batch, done)
+        yield from self.bounded(clock, done)
+        return (yield from self.closed(clock, closes, defer, wait))
+
+    def make_update(self, clock: Clock, cost: Cost, what: str = "") -> Verb:
+        """As the trainer's; the device is warm behind it, and a copy of the weights does not keep it so."""
+        yield from super().make_update(clock, cost, what)
+        self._worked = self.idle_at
 
     def attempted(self, micro_batch: Any, done: float) -> None:
         """As the trainer's; it keeps when the call before is computed."""
@@ -87,20 +119,24 @@ class WorkerTrainer(VirtualTrainer):
 
 
 def durations(base: Arm, calls: Sequence[Sequence[Called]], found: Calibration, micro_batches: int) -> Durations:
-    """The costs of ops: from the base arm, those of the stage's verbs from their calibration; from nothing else."""
+    """The costs of ops: from the base arm, those of the border's verbs from their calibration; from nothing else.
+
+    The way of a step's first call is that of the base arm, where the next one is shipped beside it. Of the call that is
+    sent early, behind which the driver only waits, it is the calibration's.
+    """
     phase: dict[str, float] = defaultdict(float)
     for kind in {kind for step in base.phases for kind in step}:
         phase[kind] = median(step.get(kind, 0.0) for step in base.phases)
-    trained = [one for run in base.seen for one in run if one.kind == "fwd_bwd"]
-    work, first = (median(_work(trained, head) or _work(trained, not head)) for head in (False, True))
+    work, _ = _works(base)
     update = median(one.end - one.start for run in base.seen for one in run if one.kind == "update")
     issue, way = _shipping(base, calls)
     costs = {
         **{kind: Cost(phase[kind]) for kind in _ON_LANES},
         **{kind: Cost(phase[kind] / micro_batches) for kind in _IN_ROUNDS},
         "fwd_bwd": Cost(issue, work, way),
+        "fwd_bwd.first.early": Cost(min(issue, found.whole_s), work, max(0.0, found.whole_s - issue)),
         "stage_fwd_bwd": Cost(found.stage_s),
-        "fwd_bwd_staged": Cost(found.staged_issue_s, first),
+        "fwd_bwd_staged": Cost(found.staged_issue_s, work),
         "update": Cost(found.set_aside_s, update),
         "apply_deferred_update": Cost(0.0, update),
         "get_metrics": Cost(_answered(base, calls)),
@@ -110,11 +146,27 @@ def durations(base: Arm, calls: Sequence[Sequence[Called]], found: Calibration, 
         "transfer_weights": Cost(phase["sync_weights"] / 2),
         "apply_weights": Cost(phase["sync_weights"] / 2),
     }
-    return Durations(costs, firsts={"fwd_bwd": Cost(issue, first, way)})
+    return Durations(costs)
 
 
-def _work(trained: Sequence[Any], first: bool) -> list[float]:
-    return [one.end - one.start for one in trained if (one.index == 0) is first]
+def cold_start(base: Arm) -> ColdStart:
+    """What the device loses when it is idle, as the base arm has it."""
+    work, first = _works(base)
+    return ColdStart(max(0.0, first - work), max(1e-9, median(base.idle_ms) / 1e3))
+
+
+def _works(base: Arm) -> tuple[float, float]:
+    """The device's work on a micro-batch behind another one, on average in a step; and on a step's first one."""
+    steps = defaultdict[tuple[int, int], list[float]](list)
+    firsts = []
+    for number, run in enumerate(base.seen):
+        for one in run:
+            if one.kind == "fwd_bwd" and one.index:
+                steps[number, one.step].append(one.end - one.start)
+            elif one.kind == "fwd_bwd":
+                firsts.append(one.end - one.start)
+    first = median(firsts)
+    return median(map(fmean, steps.values())) if steps else first, first
 
 
 def _shipping(base: Arm, calls: Sequence[Sequence[Called]]) -> tuple[float, float]:
@@ -140,7 +192,9 @@ def _answered(base: Arm, calls: Sequence[Sequence[Called]]) -> float:
     return median(taken)
 
 
-def predictions(costs: Durations, found: Calibration, micro_batches: int) -> dict[str, dict[str, float]]:
+def predictions(
+    costs: Durations, found: Calibration, cold: ColdStart, micro_batches: int
+) -> dict[str, dict[str, float]]:
     """Idle time and step time of each arm in virtual time, in milliseconds."""
     return {
         arm: {
@@ -151,7 +205,7 @@ def predictions(costs: Durations, found: Calibration, micro_batches: int) -> dic
                     costs,
                     micro_batches=micro_batches,
                     steps=virtual_boundary.STEPS,
-                    trainer=WorkerTrainer(found),
+                    trainer=WorkerTrainer(found, cold),
                 )
             ).items()
             if key in ("idle_ms_median", "step_ms_median")
