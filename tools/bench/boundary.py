@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("target", "inline", "what the schedules are lowered to", flag_values=values)
     flags.DEFINE_float("microbatch-mb", 8.0, "megabytes shipped with each micro-batch", 0.0, flag_values=values)
-    flags.DEFINE_integer("micro-batches", 4, "micro-batches of a step", 1, flag_values=values)
+    flags.DEFINE_integer("micro-batches", 6, "micro-batches of a step", 1, flag_values=values)
     flags.DEFINE_integer("rows", 64, "rows of a micro-batch", 4, flag_values=values)
     flags.DEFINE_integer("dim", 128, "features of the model, a multiple of 8", 8, flag_values=values)
     flags.DEFINE_float("host-ms", 20.0, "work of the reward, and of the log, in ms a step", 0.0, flag_values=values)

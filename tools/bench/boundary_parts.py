@@ -36,7 +36,7 @@ class Workload:
     """
 
     megabytes: float
-    micro_batches: int = 4
+    micro_batches: int = 6
     rows: int = 64
     dim: int = 128
     host_ms: float = 20.0
