@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import secrets
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,7 +158,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether calls can be sent."""
-        return not self._link.end and self._process.poll() is None
+        return not self._link.end and starting.lives(self._process)
 
     def close(self, timeout: float = 10.0) -> None:
         """Let the worker finish the calls it was sent, end it, and give back all that it used; again does nothing.
@@ -169,12 +167,11 @@ class Worker:
           timeout: seconds before the process is killed.
         """
         if self.facts and self._link.ask_to_close():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout)
+            starting.let_end(self._process, timeout)
         self.kill()
 
     def kill(self) -> None:
-        """End the process at once, and give back all that it used; calls under way fail."""
+        """End the process and what it has forked at once, and give back all that it used; calls under way fail."""
         if os.getpid() != self._owner:
             return  # a fork of the driver
         self._closed = True

@@ -60,7 +60,7 @@ class Link:
     def arrive(self) -> bool:
         """Wait for the process to come in; whether it did."""
         end = time.monotonic() + _ARRIVAL
-        while time.monotonic() < end and self._process.poll() is None:
+        while time.monotonic() < end and starting.lives(self._process):
             peer = self._door.next(0.02)
             if peer is not None:
                 self._channel.close()
@@ -108,7 +108,7 @@ class Link:
         return True
 
     def stop(self, reason: str = "") -> None:
-        """End the process, fail all that waits for it; again does nothing.
+        """End the process and what it has forked, fail all that waits for it; again does nothing.
 
         Args:
           reason: why, in words; how the process ended when "".
@@ -116,8 +116,7 @@ class Link:
         with self._state:
             if self.end:
                 return
-            self._process.kill()
-            self._process.wait()
+            starting.end(self._process)
             self.end = reason or starting.ended(self._process)
             waiting, self._open = self._open, {}
         current = next(iter(waiting.values()), None)
@@ -199,7 +198,7 @@ class Link:
 
         The connection of one that has ended stays open where a process that it has forked holds it.
         """
-        if self._process.poll() is not None:
+        if not starting.lives(self._process):
             raise EOFError
         self._missed += 1
         computed = starting.seconds_computed(self._process.pid)
@@ -211,11 +210,11 @@ class Link:
     def _resume(self) -> None:
         """After the end of the connection: once the worker is back, what has no answer is sent again."""
         end = time.monotonic() + self._heartbeat
-        while self._process.poll() is None and time.monotonic() < end:
+        while starting.lives(self._process) and time.monotonic() < end:
             peer = self._door.next(0.01)
             if peer is not None:
                 return self._send_again(peer)
-        self.stop("" if self._process.poll() is not None else "broke its connection, did not return and was killed")
+        self.stop("" if not starting.lives(self._process) else "broke its connection, did not return and was killed")
         return None
 
     def _send_again(self, peer: socket.socket) -> None:

@@ -132,8 +132,10 @@ class _Server:
         return Channel(sock)
 
     def _orphaned(self) -> None:
-        """The driver is gone: end at once, and leave nothing of it."""
+        """The driver is gone: end at once, and leave nothing of it, nor of what the part has forked."""
         shutil.rmtree(os.path.dirname(self.boot["socket"]), ignore_errors=True)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
     def _read(self) -> None:

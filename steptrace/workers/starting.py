@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -73,6 +76,32 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **{name.upper(): str(value) for name, value in given.items()}}
 
 
+def lives(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process runs. One that has ended is not waited for: until ``end``, its number stays its own."""
+    if process.returncode is not None or not hasattr(os, "waitid"):
+        return process.poll() is None
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:  # somebody else has waited for it
+        return process.poll() is None
+
+
+def let_end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Give a process so long to end by itself."""
+    limit = time.monotonic() + seconds
+    while lives(process) and time.monotonic() < limit:
+        time.sleep(0.005)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, if it has not ended, and what it has forked and left."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+    process.wait()
+
+
 def ended(process: subprocess.Popen[bytes]) -> str:
     """How a process ended, in words."""
     code = process.returncode
@@ -84,8 +113,6 @@ def ended(process: subprocess.Popen[bytes]) -> str:
 
 
 def _signal_name(number: int) -> str:
-    import signal
-
     try:
         return signal.Signals(number).name
     except ValueError:
