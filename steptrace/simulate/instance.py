@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from steptrace.ir import Op
 from steptrace.lower import Call
-from steptrace.simulate.cores import Wait
 from steptrace.simulate.durations import Cost
 from steptrace.simulate.machine import LINK
 from steptrace.simulate.record import TRAINER, Span
@@ -70,7 +69,7 @@ class Instance:
 
     def until(self, moment: float) -> float:
         """Seconds from now until a moment, 0 when it has passed."""
-        return Wait(max(0.0, moment - self.now))
+        return max(0.0, moment - self.now)
 
     def ship(self) -> float:
         """Send the op's data on its way; gives the moment at which it arrives."""

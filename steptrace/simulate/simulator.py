@@ -11,7 +11,6 @@ from steptrace.diag import Note
 from steptrace.diag.simulation import SimulatedDeadlockError
 from steptrace.lower import Lane, Plan, StreamPlan
 from steptrace.lower.fallbacks import fitted
-from steptrace.simulate.cores import Cores
 from steptrace.simulate.durations import Durations
 from steptrace.simulate.instance import POLL
 from steptrace.simulate.lane import LaneWalk, Walk
@@ -39,7 +38,6 @@ def simulate(
     same_device: Mapping[str, str] = _NOTHING,
     latch_s: float = LATCH_S,
     rollout: Rollout | None = None,
-    cores: int | None = None,
 ) -> Run:
     """Run a plan in virtual time.
 
@@ -61,8 +59,6 @@ def simulate(
       latch_s: staging is switched off once a device had less than this left to do when a micro-batch was in place.
       rollout: the service that samples, if it has room for so many requests at a time; what `dispatch` takes is then
         what a request takes. By default a step's requests are served together, one step after the other.
-      cores: how many cores the lanes share: while more of them work than there are, each is slowed by the same share.
-        Waiting takes none. By default each lane has one.
 
     Returns:
       Every instance, what the devices did, and figures of it.
@@ -78,7 +74,7 @@ def simulate(
     setting = Setting(plan, durations, counts, trainer, feed or Feed(), flags, latch_s, rollout)
     state = State(setting, same_device)
     _alone(state, plan.base, "prologue", -1)
-    _Lanes(state, plan.lanes, Cores(cores)).through()
+    _Lanes(state, plan.lanes).through()
     _alone(state, plan.base, "epilogue", counts.steps)
     training = state.training
     return Run(
@@ -107,8 +103,8 @@ def _alone(state: State, base: Plan, which: str, step: int) -> None:
 class _Lanes:
     """The lanes of a plan, each carried on when its moment comes."""
 
-    def __init__(self, state: State, lanes: tuple[Lane, ...], cores: Cores) -> None:
-        self._state, self._cores = state, cores
+    def __init__(self, state: State, lanes: tuple[Lane, ...]) -> None:
+        self._state = state
         held = {hold.before for holds in state.plan.holds.values() for hold in holds}
         streams = [node for lane in lanes for node in lane.nodes if isinstance(node, StreamPlan)]
         self._places = Places(held | {stream.head.op.id for stream in streams if stream.shared})
@@ -121,24 +117,13 @@ class _Lanes:
 
     def through(self) -> None:
         """Carry the lanes on until all have come to their end."""
-        for lane in range(len(self._walks)):
-            self._at(self._state.now, lane)
-        while (number := self._next()) is not None:
+        for number in range(len(self._walks)):
+            self._at(self._state.now, number)
+        while self._due:
+            self._state.now, _, _, number = heapq.heappop(self._due)
             self._carry_on(number)
         if self._parked:
             raise self._locked()
-
-    def _next(self) -> int | None:
-        """The lane that is carried on next, at its moment; None when none is."""
-        worked = self._cores.next()
-        if worked is not None and (not self._due or (worked[0], 0) < self._due[0][:2]):
-            self._state.now, number = worked
-            self._cores.end(number, self._state.now)
-            return number
-        if not self._due:
-            return None
-        self._state.now, _, _, number = heapq.heappop(self._due)
-        return number
 
     def _carry_on(self, number: int) -> None:
         """Carry a lane on until it lets time pass, or waits."""
@@ -147,9 +132,6 @@ class _Lanes:
             self._wake(now)
             if isinstance(wish, Wanted):
                 self._parked[number] = wish
-                return
-            if self._cores.shared(wish):
-                self._cores.begin(number, wish, now)
                 return
             if wish == POLL or wish > 0:
                 self._at(now + max(0.0, wish), number, late=wish == POLL)
