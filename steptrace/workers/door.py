@@ -11,6 +11,9 @@ import threading
 
 from steptrace.workers.frames import challenge
 
+FOLDER = "steptrace-"
+"""How the names of those folders begin."""
+
 _LONGEST = 100
 """Bytes of a path that every system takes as the name of a unix socket."""
 
@@ -29,10 +32,10 @@ class Door:
     """
 
     def __init__(self, secret: bytes, patience: float = 5.0) -> None:
-        self.folder = tempfile.mkdtemp(prefix="steptrace-")
+        self.folder = tempfile.mkdtemp(prefix=FOLDER)
         if len(os.fsencode(self.folder)) > _LONGEST - len("/socket"):
             os.rmdir(self.folder)
-            self.folder = tempfile.mkdtemp(prefix="steptrace-", dir="/tmp")
+            self.folder = tempfile.mkdtemp(prefix=FOLDER, dir="/tmp")
         self.path = os.path.join(self.folder, "socket")
         self.refused = 0
         self._secret, self._patience = secret, patience

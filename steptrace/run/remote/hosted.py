@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -60,6 +60,10 @@ class HostedPart:
     def hosted_take(self, number: int) -> Any:
         """A kept value, which is kept no more."""
         return self._kept.pop(number)
+
+    def hosted_change(self, change: Callable[..., None], *args: Any) -> None:
+        """Let a function that can be imported do something to the part; for tests."""
+        change(self._part, *args)
 
     def hosted_renew(self) -> None:
         """Forget what has failed, and what is kept."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from steptrace.diag.remote import AfterFailureError
-from steptrace.diag.workers import WorkerTimeoutError
+from steptrace.diag.workers import WorkerLostError, WorkerTimeoutError
 from steptrace.lang.records import MicroBatch
 from steptrace.run.instance import At
 from steptrace.run.remote.loans import Loans, micro_batches
@@ -96,10 +97,8 @@ class Line:
         while len(self._open) >= AHEAD:
             self._wait_for_oldest()
         self._check()
-        words = _words(verb, args)
-        with self._issuing:
-            pending = self._issue(verb, (How(keep, loose=True, read=()), *map(_absolute, args)), given)
-            self._open.append(_Issued(pending, words, here()))
+        words, how = _words(verb, args), How(keep, loose=True, read=())
+        self._issue(verb, (how, *map(_absolute, args)), given, lambda pending: _Issued(pending, words, here()))
 
     def let_pass(self, issued: int) -> None:
         """Let another lane's next call go first, if it comes within `_COURTESY_S`: what is asked for can wait.
@@ -130,9 +129,7 @@ class Line:
 
     def _waited(self, method: str, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         self._check()
-        with self._issuing:
-            before = tuple(self._open)
-            pending = self._issue(method, args, given)
+        pending, before = self._issue(method, args, given)
         try:
             made = pending.result(self.wait_s)
         except Exception as error:
@@ -142,14 +139,37 @@ class Line:
                 self._open.popleft()
         return made
 
-    def _issue(self, method: str, args: tuple[Any, ...], given: dict[str, Any]) -> Pending:
-        """Send a call, with its micro-batches to be read in place where the part lends."""
-        self.issued += 1
-        lends = self.lends and bool(micro_batches(args))
-        pending = self.worker.send(method, *args, lend=lends, **given)
-        if lends:
-            self.loans.note(args, pending)
-        return pending
+    def _issue(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        given: dict[str, Any],
+        opened: Callable[[Pending], _Issued] | None = None,
+    ) -> tuple[Pending, tuple[_Issued, ...]]:
+        """Send a call, with its micro-batches to be read in place where the part lends.
+
+        Args:
+          method, args, given: the call.
+          opened: for one that nobody waits for: what is noted of it.
+
+        Returns:
+          Its answer to come, and the calls before it that nobody has waited for.
+        """
+        with self._issuing:
+            before = tuple(self._open)
+            self.issued += 1
+            lends = self.lends and bool(micro_batches(args))
+            try:
+                pending = self.worker.send(method, *args, lend=lends, **given)
+            except WorkerLostError as error:
+                lost = error
+            else:
+                if lends:
+                    self.loans.note(args, pending)
+                if opened is not None:
+                    self._open.append(opened(pending))
+                return pending, before
+        raise self._blamed(lost, before)
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -178,7 +198,7 @@ class Line:
     def _blamed(self, error: Exception, before: tuple[_Issued, ...]) -> Exception:
         """What a call ends with: the first failure of those before it, else its own."""
         for issued in before:
-            if isinstance(error, AfterFailureError) or issued.pending.done():
+            if isinstance(error, AfterFailureError | WorkerLostError) or issued.pending.done():
                 failure = _failure(issued.pending, self.wait_s)
                 if failure is not None:
                     return self._failed(issued.told(failure))
