@@ -40,7 +40,8 @@ class BadFaultError(SteptraceError):
         Fault("pack", step=2, kind="explode")      # error[ST652]
 
     Ways out: one of the kinds `raise`, `lost-before`, `lost-after`, `kill`, `hang`, `slow`; a step from -1 on, which
-    is what stands before step 0; seconds from 0 on.
+    is what stands before step 0; seconds from 0 on; with `worker=`, a role whose part has a process of its own, and
+    `kill`, `hang` or `slow`.
     """
 
     code = "ST652"

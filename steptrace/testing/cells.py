@@ -20,16 +20,23 @@ import ctypes
 import os
 import pickle
 import selectors
+import shutil
 import signal
 import struct
 import sys
+import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
+
+from steptrace.workers.door import FOLDER
+from steptrace.workers.shared import NAME
 
 Tell: TypeAlias = Callable[[object], None]
 """Sends something to whoever started the process."""
@@ -70,7 +77,7 @@ class Ended:
       hung: whether it was killed because it did not end.
       error: the stack of an error in its work, "" if there was none.
       told: what it has told.
-      left: what was left when it ended: threads, files, processes, segments of shared memory.
+      left: what was left when it ended: threads, open files, processes, segments of shared memory, folders of sockets.
       seconds: how long it lived.
     """
 
@@ -95,6 +102,7 @@ class _Running:
     child: Child
     pid: int
     pipe: int
+    folder: str
     start: float
     buffer: bytearray = field(default_factory=bytearray)
     messages: list[tuple[str, Any]] = field(default_factory=list)
@@ -137,6 +145,7 @@ def run_cells(cells: Iterable[Cell[T]], *, at_once: int = 2) -> Iterator[T]:
             for left in running.values():
                 os.kill(left.pid, signal.SIGKILL)
                 os.waitpid(left.pid, 0)
+                shutil.rmtree(left.folder, ignore_errors=True)
 
 
 def processes_of(mark: str) -> list[int]:
@@ -166,14 +175,16 @@ def _start(
     sys.stdout.flush()
     sys.stderr.flush()
     reads, writes = os.pipe()
+    folder = tempfile.mkdtemp(prefix="cell-")
     pid = os.fork()
     if pid == 0:
         os.close(reads)
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
         _work(child, writes, f"{os.getppid()}.{number}")
     os.close(writes)
     os.set_blocking(reads, False)
     selector.register(reads, selectors.EVENT_READ, pid)
-    running[pid] = _Running(number, cell, child, pid, reads, time.monotonic())
+    running[pid] = _Running(number, cell, child, pid, reads, folder, time.monotonic())
 
 
 def _work(child: Child, pipe: int, mark: str) -> None:
@@ -199,14 +210,13 @@ def _work(child: Child, pipe: int, mark: str) -> None:
         os._exit(code)
 
 
-def _left(files: int, mark: str) -> tuple[str, ...]:
+def _left(files: Counter[str], mark: str) -> tuple[str, ...]:
     """What a run has left in its process: threads, open files, processes; those that are ending have a while."""
     end = time.monotonic() + _GRACE_S
     while True:
         threads = [f"thread {thread.name}" for thread in threading.enumerate()][1:]
         processes = [f"process {pid}" for pid in {*_children(), *processes_of(mark)}]
-        open_files = [f"{_files() - files} open files"] if _files() > files else []
-        left = (*threads, *processes, *open_files)
+        left = (*threads, *processes, *_more(files))
         if not left or time.monotonic() > end:
             return left
         time.sleep(_LOOK_S)
@@ -217,8 +227,17 @@ def _children() -> list[int]:
     return [int(pid) for place in Path("/proc/self/task").glob("*/children") for pid in place.read_text().split()]
 
 
-def _files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def _files() -> Counter[str]:
+    """How many open files this process has, segments of shared memory aside, and how many segments."""
+    found = Counter[str]()
+    for place in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the listing itself
+            found["segments" if NAME in os.readlink(place) else "open files"] += 1
+    return found
+
+
+def _more(files: Counter[str]) -> list[str]:
+    return [f"{count} {what}" for what, count in (_files() - files).items()]
 
 
 def _through(running: dict[int, _Running], selector: selectors.BaseSelector) -> list[_Running]:
@@ -261,13 +280,15 @@ def _ended(one: _Running) -> Ended:
     killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     said = dict(one.messages)
     orphans = _orphans(f"{os.getpid()}.{one.number}")
+    sockets = [f"folder {place.name}" for place in Path(one.folder).glob(f"{FOLDER}*")]
+    shutil.rmtree(one.folder, ignore_errors=True)
     return Ended(
         value=said.get("value"),
         signal=killed,
         hung=one.hung,
         error=said.get("error", ""),
         told=tuple(value for what, value in one.messages if what == "told"),
-        left=(*said.get("left", ()), *orphans),
+        left=(*said.get("left", ()), *orphans, *sockets),
         seconds=time.monotonic() - one.start,
     )
 

@@ -31,10 +31,19 @@ from steptrace.run import api, dispatching, manifest
 from steptrace.run.api import scheduled_plan
 from steptrace.run.binding import bind_parts
 from steptrace.run.capabilities import capabilities_of
-from steptrace.run.executor import Around
+from steptrace.run.executor import Around, Rule
+from steptrace.run.instance import At
 from steptrace.run.result import RunResult
+from steptrace.run.session import Session
 from steptrace.run.store import checkpoints
-from steptrace.testing.hash_parts import HalfReference, HashRollout, SlowCloser, StagingTrainer, hash_parts
+from steptrace.testing.hash_parts import (
+    HalfReference,
+    HashRollout,
+    SlowCloser,
+    StageLoser,
+    StagingTrainer,
+    hash_parts,
+)
 
 STEPS = 5
 """How many steps a run has."""
@@ -146,23 +155,21 @@ class Book:
 
 
 class _Paced(StagingTrainer):
-    """Lets the first micro-batch of a step be packed before the last call of the step before ends, or only behind it.
+    """Lets the first micro-batch of a step be packed before the last call of the step before ends.
 
     Args:
-      late: which of the two.
       loses: whether every stage is lost.
     """
 
-    def __init__(self, *, late: bool, loses: bool) -> None:
+    def __init__(self, *, loses: bool) -> None:
         super().__init__()
-        self.reference = _Paces(self, late)
+        self.reference = _Paces(self)
         self.packed: set[int] = set()
-        self.ended = -1
-        self._late, self._loses = late, loses
+        self._loses = loses
 
     def fwd_bwd(self, micro_batch: MicroBatch, **how: bool) -> dict[str, bool] | None:
         following = micro_batch.step + 1
-        if micro_batch.last and following < STEPS and not self._late:
+        if micro_batch.last and following < STEPS:
             _patiently(lambda: following in self.packed)
             time.sleep(0.01)  # from the reference's answer to the value being there
         return super().fwd_bwd(micro_batch, **how)
@@ -172,22 +179,35 @@ class _Paced(StagingTrainer):
             raise ConnectionError("the link for stages is down")
         return super().stage_fwd_bwd(micro_batch)
 
-    def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.ended = step
-
 
 class _Paces(HalfReference):
-    """The reference beside that trainer: tells it what is packed, or waits for the end of the step before."""
+    """The reference beside that trainer: tells it what is packed."""
 
-    def __init__(self, trainer: _Paced, late: bool) -> None:
-        self._trainer, self._late = trainer, late
+    def __init__(self, trainer: _Paced) -> None:
+        self._trainer = trainer
 
     def logps(self, micro_batch: MicroBatch) -> np.ndarray:
-        if micro_batch.index == 0 and self._late:
-            _patiently(lambda: self._trainer.ended >= micro_batch.step - 1)
         made = super().logps(micro_batch)
         self._trainer.packed.add(micro_batch.step)
         return made
+
+
+class _Late:
+    """Goes around the ops of a run: nothing of a step's first micro-batch is there before the step before has ended."""
+
+    def __init__(self) -> None:
+        self._ended = -1
+
+    def __call__(self, rule: Rule) -> Rule:
+        def run(session: Session, at: At, *operands: Any) -> Any:
+            if at.op.kind == "ref_logps" and not at.item:
+                _patiently(lambda: self._ended >= at.step - 1)
+            made = rule(session, at, *operands)
+            if at.op.kind == "on_step_end":
+                self._ended = at.step
+            return made
+
+        return run
 
 
 def _patiently(condition: Callable[[], bool]) -> None:
@@ -197,24 +217,35 @@ def _patiently(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def paced_parts(pace: Pace) -> dict[str, Any]:
-    """Fresh parts that bring the first micro-batch of a step to the trainer in one way."""
-    if pace == "as it comes":
+def run_at_pace(
+    out: Path, arm: Arm, pace: Pace, target: str, around: Around, **more: Any
+) -> tuple[Left, tuple[str, ...]]:
+    """Run an arm in a folder as `run_into`, with fresh parts that let micro-batches come to the trainer in one way.
+
+    Args:
+      out: the folder.
+      arm: the arm.
+      pace: the way.
+      target: where the parts are.
+      around: what goes around the ops.
+      more: as for `run_into`.
+    """
+    bound = paced_parts(pace) if target == "inline" else remote_parts(pace)
+    late = [_Late()] if pace == "packed late" else []
+    return run_into(out, arm, bound=bound, around=[around, *late], target=target, **more)
+
+
+def paced_parts(pace: Pace = "as it comes") -> dict[str, Any]:
+    """Parts that see to it that the first micro-batch of a step is packed in time, where that is asked for."""
+    if pace not in ("packed in time", "stage lost"):
         return hash_parts()
-    trainer = _Paced(late=pace == "packed late", loses=pace == "stage lost")
-    return hash_parts(trainer=trainer, reference=trainer.reference, callbacks=_Told(trainer))
-
-
-class _Told:
-    """A callback that tells a trainer of the ends of steps, and has no state of its own."""
-
-    def __init__(self, trainer: _Paced) -> None:
-        self.on_step_end = trainer.on_step_end
+    trainer = _Paced(loses=pace == "stage lost")
+    return hash_parts(trainer=trainer, reference=trainer.reference)
 
 
 def remote_parts(pace: Pace = "as it comes") -> dict[str, Any]:
-    """Parts whose trainer, rollout and reference are made in processes of their own."""
-    trainer = SlowCloser if pace == "packed in time" else StagingTrainer
+    """The same with trainer, rollout and reference in processes of their own."""
+    trainer = {"packed in time": SlowCloser, "stage lost": StageLoser}.get(pace, StagingTrainer)
     there = {"trainer": trainer, "rollout": HashRollout, "reference": HalfReference}
     return hash_parts(**{role: steptrace.remote(made) for role, made in there.items()})
 
@@ -234,10 +265,9 @@ def run_into(
     if not resume:
         (out / "log").unlink(missing_ok=True)
     book, bound = book or Book(out / "log"), dict(bound or hash_parts())
-    callbacks = [book, *([bound["callbacks"]] if "callbacks" in bound else [])]
     made = steptrace.run(
         arm.schedule,
-        {**bound, "callbacks": callbacks, "tracker": book},
+        {**bound, "callbacks": [book], "tracker": book},
         steps=STEPS,
         against=arm.source if arm.pipeline else None,
         out=out,

@@ -15,8 +15,12 @@ What is declared follows from the row of an op and from the schedule:
 Under the target ``process``, trainer, rollout and reference have processes of their own, and a fault is that process's:
 
 - one that is slow changes nothing; a request or an answer that is dropped is sent again, and carried out once.
+- an error that a part raises there ends the run, as itself.
 - one that is killed ends the run at once, one that hangs when its answer is due: with an error of its own, attributed
   to the op that had made the call. Both are ended with the run.
+
+The other ops stay in the driver, and with a fault in them the run ends as it does with all parts in one process. No
+worker outlives a driver that is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from steptrace.ir.predicate import Every, Predicate, flags_of
 from steptrace.lower import Call
 from steptrace.lower.plan import calls_of
 from steptrace.testing.durable_runs import STEPS, Arm, Pace
-from steptrace.testing.faults import Fault, FaultKind, may_fail
+from steptrace.testing.faults import KINDS, Fault, FaultKind, may_fail
 from steptrace.testing.hash_parts import HalfReference, HashRollout, StagingTrainer
 from steptrace.testing.waited import waited_for
 
@@ -50,16 +54,20 @@ DECLARED: Mapping[FaultKind, Ending] = MappingProxyType(
 """How a run ends with a fault of a kind, unless `declared` knows better."""
 
 WORKER_DECLARED: Mapping[FaultKind, Ending] = MappingProxyType(
-    {"lost-before": "same", "lost-after": "same", "kill": "worker lost", "hang": "no answer", "slow": "same"}
+    {
+        "raise": "error",
+        "lost-before": "same",
+        "lost-after": "same",
+        "kill": "worker lost",
+        "hang": "no answer",
+        "slow": "same",
+    }
 )
 """How a run ends with a fault in the process of a part."""
 
 _EVERYWHERE: tuple[FaultKind, ...] = ("raise", "lost-before", "lost-after")
 _ONCE: tuple[FaultKind, ...] = ("kill", "hang", "slow")
-TARGETS = ("inline", "process")
-"""Where the parts may be."""
-
-_ANSWER_S = 2.0
+_IN_WORKERS = MappingProxyType({"trainer": StagingTrainer, "rollout": HashRollout, "reference": HalfReference})
 
 
 @dataclass(frozen=True)
@@ -98,47 +106,49 @@ def declared(arm: Arm, call: Call, fault: Fault) -> Ending:
     return DECLARED[fault.kind]
 
 
-def settings(arms: Sequence[Arm], wholes: Mapping[str, Sequence[int]], *, quick: bool = False) -> Iterator[Setting]:
+def settings(arms: Sequence[Arm], counts: Mapping[str, Sequence[int]], quick: bool = False) -> Iterator[Setting]:
     """The cells: every op that may fail, at its first and last instance and one between, with every kind of fault.
 
     Args:
       arms: the schedules.
-      wholes: by program, how many micro-batches its steps have.
+      counts: by program, how many micro-batches its steps have.
       quick: one instance of each op.
     """
     for arm in arms:
         for lane, call, looped in calls_in(arm):
             if not may_fail(call.kind):
                 continue
-            instances = list(_instances(arm, call, looped, wholes[arm.program]))
+            instances = list(_instances(arm, call, looped, counts[arm.program]))
             for fault in _faults(call, instances, quick):
                 yield Setting(arm, call, lane, fault, pace_of(call), declared(arm, call, fault))
 
 
-def worker_settings(
-    arms: Sequence[Arm], counts: Mapping[str, Sequence[int]], *, quick: bool = False
-) -> Iterator[Setting]:
-    """The cells of the target ``process``: each kind of op that calls a part there, once under each schedule.
+def worker_settings(arms: Sequence[Arm], counts: Mapping[str, Sequence[int]], quick: bool = False) -> Iterator[Setting]:
+    """The cells of the target ``process``: every op that may fail, at one instance, with every kind of fault.
 
     Args:
       arms: the schedules.
       counts: by program, how many micro-batches its steps have.
-      quick: only two kinds of ops.
+      quick: only two ops that call a worker, and one that stays in the driver.
     """
-    parts = {"trainer": StagingTrainer, "rollout": HashRollout, "reference": HalfReference}
     for arm in arms:
-        seen = set[str]()
+        left = {True: 2, False: 1}
         for lane, call, looped in calls_in(arm):
-            kind, pace = call.kind, pace_of(call)
-            role, _, method = kind.binds.partition(".")
-            there = role in parts and hasattr(parts[role], method) and kind.name not in ("settle", *seen)
-            if not lane or not there or pace in ("stage lost", "packed late") or (quick and len(seen) == 2):
+            remote = calls_worker(call)
+            if not may_fail(call.kind) or (quick and (not lane or not left[remote])):
                 continue
-            seen.add(kind.name)
+            left[remote] -= 1
             instances = list(_instances(arm, call, looped, counts[arm.program]))
-            for fault_kind, ending in WORKER_DECLARED.items():
-                fault = Fault(call.op.id, *instances[len(instances) // 2], kind=fault_kind)
-                yield Setting(arm, call, lane, fault, pace, ending, "process")
+            for kind in KINDS:
+                fault = Fault(call.op.id, *instances[len(instances) // 2], kind=kind)
+                ending = WORKER_DECLARED[kind] if remote else declared(arm, call, fault)
+                yield Setting(arm, call, lane, fault, pace_of(call), ending, "process")
+
+
+def calls_worker(call: Call) -> bool:
+    """Whether an op calls a part that has a process of its own under the target ``process``."""
+    role, _, method = call.kind.binds.partition(".")
+    return role in _IN_WORKERS and hasattr(_IN_WORKERS[role], method) and call.kind.name != "settle"
 
 
 def calls_in(arm: Arm) -> Iterator[tuple[str, Call, bool]]:

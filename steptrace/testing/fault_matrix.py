@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,74 +19,32 @@ from steptrace.diag import SteptraceError
 from steptrace.diag.faults import InjectedFaultError
 from steptrace.diag.running import StalledRunError
 from steptrace.diag.workers import WorkerLostError, WorkerTimeoutError
-from steptrace.run.executor import Around
-from steptrace.testing.cells import Cell, Child, Ended, Tell, run_cells
-from steptrace.testing.durable_runs import (
-    Arm,
-    Book,
-    Left,
-    paced_parts,
-    quickly,
-    remote_parts,
-    run_into,
-    trained_in,
-)
+from steptrace.testing.cells import Cell, Child, Ended, Tell
+from steptrace.testing.durable_runs import Arm, Book, Left, run_at_pace, run_into, trained_in
 from steptrace.testing.fault_cells import Ending, Setting, settings, worker_settings
 from steptrace.testing.faults import inject
+from steptrace.testing.matrix import TARGETS, Outcome, matrix_rows, met, resumed
 
-STALL_S = 0.5
-"""How long an op may wait for another lane, where one hangs, in seconds."""
+STALL_S: Mapping[str, float] = MappingProxyType({"inline": 0.5, "process": 2.0})
+"""How long an op waits for another lane, or for an answer of a worker, where one hangs, in seconds, by target."""
 
-TARGETS = ("inline", "process")
-"""Where the parts may be."""
-
-_ANSWER_S = 2.0
-_SETTLE_S = 4 * STALL_S
 _LIMIT_S = 120.0
 """When a run that should have ended is taken for one that hangs, in seconds; on a busy machine workers start slowly."""
 
-_TRIES = 4
 
-
-@dataclass(frozen=True)
-class Row:
+@dataclass(frozen=True, kw_only=True)
+class Row(Outcome):
     """What became of a cell.
 
     Attributes:
-      arm, target, op, kind: the schedule, the target, id and kind of the op.
-      fault, behind, step, micro: the fault.
-      declared, ended: what was declared, what came.
+      fault: the kind of the fault.
+      declared: how it was declared to end.
       resumed: whether the run was resumed afterwards.
-      why: what is not as declared, "" if all is.
-      left: what was left behind: threads, processes, files, segments.
-      hung: whether it did not end, and was not declared to.
-      seconds: how long it took.
     """
 
-    arm: str
-    target: str
-    op: str
-    kind: str
     fault: str
-    behind: bool
-    step: int
-    micro: int | None
     declared: str
-    ended: str
     resumed: bool
-    why: str
-    left: tuple[str, ...]
-    hung: bool
-    seconds: float
-
-    @property
-    def as_declared(self) -> bool:
-        """Whether all is as declared."""
-        return not self.why
-
-    def facts(self) -> dict[str, object]:
-        """The row as JSON holds it."""
-        return {**asdict(self), "as_declared": self.as_declared}
 
 
 def cell(setting: Setting, whole: Left, folder: Path) -> Cell[Row]:
@@ -98,40 +55,37 @@ def cell(setting: Setting, whole: Left, folder: Path) -> Cell[Row]:
       whole: what the program leaves when it is left alone.
       folder: where runs may be kept while they last.
     """
-    hangs = setting.ending == "hangs"
-    for _ in range(_TRIES):
-        out = Path(tempfile.mkdtemp(dir=folder))
-        first = yield Child(partial(_faulty, setting, out), limit_s=_LIMIT_S, behind_s=_SETTLE_S if hangs else None)
-        if first.told:
-            break
-        shutil.rmtree(out)
+    behind_s = 2 * STALL_S[setting.target] if setting.ending == "hangs" else None
+    out, first = yield from met(
+        lambda out: Child(partial(_faulty, setting, out), limit_s=_LIMIT_S, behind_s=behind_s), folder
+    )
     ended, why = _judged(setting, first, whole)
-    left, resumed = first.left, (first.value or {}).get("resumed")
+    left, again = first.left, (first.value or {}).get("resumed")
     if ended in ("killed", "hangs"):
-        again = yield Child(partial(_again, setting.arm, out), limit_s=30.0)
-        resumed, left = again.value, (*left, *again.left)
-        if again.error or again.hung:
-            why = why or f"it cannot be resumed: {again.error or 'it hangs'}"
-    if isinstance(resumed, Left) and resumed.differs(whole):
-        why = why or f"resumed, it differs: {resumed.differs(whole)}"
+        second = yield Child(partial(resumed, setting.arm, out), limit_s=30.0)
+        again, left = second.value, (*left, *second.left)
+        if second.error or second.hung:
+            why = why or f"it cannot be resumed: {second.error or 'it hangs'}"
+    if isinstance(again, Left) and again.differs(whole):
+        why = why or f"resumed, it differs: {again.differs(whole)}"
     shutil.rmtree(out, ignore_errors=True)
     fault = setting.fault
     return Row(
-        setting.arm.name,
-        setting.target,
-        setting.call.op.id,
-        setting.call.kind.name,
-        fault.kind,
-        fault.behind,
-        fault.step,
-        fault.micro,
-        setting.ending,
-        ended,
-        isinstance(resumed, Left),
-        why or (f"left behind: {', '.join(left)}" if left else ""),
-        left,
-        first.hung and setting.ending != "hangs",
-        round(first.seconds, 3),
+        arm=setting.arm.name,
+        target=setting.target,
+        op=setting.call.op.id,
+        kind=setting.call.kind.name,
+        fault=fault.kind,
+        behind=fault.behind,
+        step=fault.step,
+        micro=fault.micro,
+        declared=setting.ending,
+        ended=ended,
+        resumed=isinstance(again, Left),
+        why=why or (f"left behind: {', '.join(left)}" if left else ""),
+        left=left,
+        hung=first.hung and setting.ending != "hangs",
+        seconds=round(first.seconds, 3),
     )
 
 
@@ -139,11 +93,12 @@ def _faulty(setting: Setting, out: Path, tell: Tell) -> dict[str, object]:
     """In a process of its own: run into the fault, and go on from what is there with fresh parts."""
     faults = inject(setting.fault, told=lambda fault: tell(str(fault)), may_miss=True)
     book = Book(out / "log")
-    hangs = setting.fault.kind == "hang"
-    stall_s = 60.0 if not hangs else STALL_S if setting.target == "inline" else _ANSWER_S
+    stall_s = STALL_S[setting.target] if setting.fault.kind == "hang" else 60.0
     said: dict[str, object] = {"left": None, "resumed": None, "error": None, "notes": (), "code": ""}
     try:
-        said["left"], said["remarks"] = _run(setting, out, [faults], stall_s, book)
+        said["left"], said["remarks"] = run_at_pace(
+            out, setting.arm, setting.pace, setting.target, faults, stall_s=stall_s, book=book
+        )
     except Exception as error:
         notes = [note.text for note in error.notes] if isinstance(error, SteptraceError) else []
         said |= {
@@ -156,18 +111,6 @@ def _faulty(setting: Setting, out: Path, tell: Tell) -> dict[str, object]:
         }
         said["resumed"] = run_into(out, setting.arm)[0]
     return said
-
-
-def _run(
-    setting: Setting, out: Path, around: Sequence[Around], stall_s: float, book: Book
-) -> tuple[Left, tuple[str, ...]]:
-    """The run that has the fault."""
-    bound = paced_parts(setting.pace) if setting.target == "inline" else remote_parts(setting.pace)
-    return run_into(out, setting.arm, bound=bound, around=around, stall_s=stall_s, book=book, target=setting.target)
-
-
-def _again(arm: Arm, out: Path, tell: Tell) -> Left:
-    return run_into(out, arm)[0]
 
 
 def _judged(setting: Setting, first: Ended, whole: Left) -> tuple[str, str]:
@@ -219,8 +162,9 @@ def _original(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
 def _attributed(setting: Setting, said: Mapping[str, object], whole: Left) -> str:
     """The error tells the op, the step and the lane; the steps before are complete.
 
-    Those, of an op in a worker that runs ahead, which do not need that worker any more. A worker may still be at a call
-    that nobody has waited for: then it is that one's op.
+    Those, of an op in a worker that runs ahead, which do not need that worker any more: one that is gone is needed by
+    all, a trainer that has failed is not called again. A worker may still be at a call that nobody has waited for: then
+    it is that one's op.
     """
     place = f"in `{setting.call.op.id}` of step {setting.fault.step}, lane {setting.lane or 'host'}"
     told = _told(said)
@@ -228,7 +172,8 @@ def _attributed(setting: Setting, said: Mapping[str, object], whole: Left) -> st
     late = setting.target == "process" and any(behind in words and "not waited for" in words for words in told)
     if not late and not any(place in words for words in told):
         return f"not attributed to {place}: {said['notes']}"
-    ahead = setting.call.op.shift if setting.target == "process" else 0
+    gone = setting.ending in ("worker lost", "no answer") or setting.call.kind.binds.startswith("trainer.")
+    ahead = setting.call.op.shift if setting.target == "process" and gone else 0
     return _complete(min([setting.fault.step - ahead, *_waiting(told)]), said, whole)
 
 
@@ -278,39 +223,6 @@ CHECKS: Mapping[str, Callable[[Setting, Mapping[str, object], Left], str]] = Map
 """What is looked at beside the ending itself; each gives what is wrong, "" if nothing is."""
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A run that was left alone.
-
-    Attributes:
-      left: what it leaves.
-      counts: how many micro-batches its steps have.
-    """
-
-    left: Left
-    counts: tuple[int, ...]
-
-
-def wholes_of(arms: Sequence[Arm]) -> dict[str, Whole]:
-    """What the programs of some arms leave when they are run in their own order and left alone, by program."""
-    return {arm.program: whole_of(Arm("", arm.program)) for arm in arms}
-
-
-def whole_of(arm: Arm) -> Whole:
-    """What an arm leaves when it is left alone."""
-    counts: list[int] = []
-
-    class Counts(Book):
-        """Notes how many micro-batches steps have."""
-
-        def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
-            counts.append(int(metrics["micro_batches"]))
-
-    with tempfile.TemporaryDirectory() as folder:
-        left, _ = run_into(Path(folder), arm, book=Counts(Path(folder) / "log"))
-    return Whole(left, tuple(counts))
-
-
 def fault_rows(
     arms: Sequence[Arm],
     *,
@@ -328,14 +240,5 @@ def fault_rows(
       at_once: processes at a time; many of them wait.
       targets: where the parts are.
     """
-    quickly()
-    wholes = wholes_of(arms)
-    counts = {program: whole.counts for program, whole in wholes.items()}
-    with tempfile.TemporaryDirectory(prefix="steptrace-faults-") as folder:
-        inline = settings(arms, counts, quick=quick) if "inline" in targets else ()
-        process = worker_settings(arms, counts, quick=quick) if "process" in targets else ()
-        chosen = filter(only, (*inline, *process))
-        cells = (cell(setting, wholes[setting.arm.program].left, Path(folder)) for setting in chosen)
-        rows = list(run_cells(cells, at_once=at_once))
-    names = [arm.name for arm in arms]
-    return sorted(rows, key=lambda row: names.index(row.arm))
+    places = {"inline": settings, "process": worker_settings}
+    return matrix_rows(arms, places, cell, quick=quick, only=only, at_once=at_once, targets=targets)

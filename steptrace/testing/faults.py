@@ -15,9 +15,10 @@ Kinds:
   hang         the op does not come back until the run has failed for it, and then does nothing.
   slow         the op takes ``seconds`` longer.
 
-Where the part that an op calls lives in a process of its own, the fault is that process's: it is killed; it hangs, as
-one that is stopped; it is slow, stopped for ``seconds``; the request, or the answer, is dropped on the way, which the
-transport makes up for.
+Where the part that an op calls lives in a process of its own, the fault is that process's: the part raises there; its
+process is killed; it hangs, as one that is stopped; it is slow, stopped for ``seconds``; the request, or the answer, is
+dropped on the way, which the transport makes up for. With ``driver=True`` it is the op's, as everywhere else; with
+``worker="rollout"`` the process of that part is killed, hangs or is slow when the op comes, whatever that calls.
 
 In this process, a call that gets lost does so between the op and its part, so that what an op does about it is tested
 too: a stage that is lost falls back to the whole call. An op that calls no part of its own is lost as a whole.
@@ -56,12 +57,16 @@ from steptrace.run.executor import Rule
 from steptrace.run.instance import At
 from steptrace.run.remote.part import RemotePart, line_of
 from steptrace.run.session import Session
+from steptrace.testing.raising import item_of, raise_once
 from steptrace.workers import Worker
 
 FaultKind = Literal["raise", "lost-before", "lost-after", "kill", "hang", "slow"]
 
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 """The kinds of faults."""
+
+_PROCESS: tuple[FaultKind, ...] = ("kill", "hang", "slow")
+"""What may happen to a process."""
 
 _REMOTE = ("trainer", "reference")
 _UNCALLED = ("settle",)
@@ -88,6 +93,7 @@ class Fault:
       seconds: how long a slow op takes longer; how long a hang lasts at most.
       error: what is raised; None for an `InjectedFaultError`.
       driver: whether it strikes this process even where the part has one of its own.
+      worker: for ``kill``, ``hang`` and ``slow``: the role whose process it strikes, whatever part the op calls.
     """
 
     op: str
@@ -98,6 +104,7 @@ class Fault:
     seconds: float | None = None
     error: Exception | None = None
     driver: bool = False
+    worker: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -105,10 +112,16 @@ class Fault:
             raise BadFaultError(f"there is no fault of kind {self.kind!r}", help=near or f"one of {', '.join(KINDS)}")
         if self.step < -1 or (self.seconds is not None and self.seconds < 0):
             raise BadFaultError(f"step={self.step}, seconds={self.seconds}: steps are counted from -1, seconds from 0")
+        if self.worker and (self.driver or self.kind not in _PROCESS):
+            raise BadFaultError(
+                f"worker={self.worker!r}, driver={self.driver}, kind={self.kind!r}: what strikes the process of a part "
+                f"is one of {', '.join(_PROCESS)}, and does not strike this one"
+            )
 
     def __str__(self) -> str:
         micro = "" if self.micro is None else f", micro-batch {self.micro}"
-        return f"{self.kind}{' behind' if self.behind else ''} at `{self.op}` of step {self.step}{micro}"
+        whose = f" of `{self.worker}`" if self.worker else ""
+        return f"{self.kind}{whose}{' behind' if self.behind else ''} at `{self.op}` of step {self.step}{micro}"
 
 
 class Faults:
@@ -162,6 +175,11 @@ class Faults:
                     f"`{session.plan.program.name}` has no op `{fault.op}` to put a fault in",
                     help=did_you_mean(fault.op, sorted(known)) or "see the ops: `steptrace dump`, `steptrace opt`",
                 )
+            if fault.worker and not isinstance(getattr(session.parts, fault.worker, None), RemotePart):
+                raise BadFaultError(
+                    f"`{fault.worker}` has no process of its own in this run",
+                    help='run on target="process", and bind `steptrace.remote(...)`',
+                )
 
     def ended(self, session: Session) -> None:
         """Told by the run behind its last op, when nothing has failed.
@@ -199,11 +217,17 @@ class Faults:
         return (named, at.step) == (fault.op, fault.step) and fault.micro in (None, at.item)
 
     def _happen(self, fault: Fault, rule: Rule, run: Session, at: At, operands: tuple[Any, ...]) -> Any:
-        worker = None if fault.driver or fault.kind == "raise" else _worker_of(run, at)
-        if worker is not None:
-            self._told(fault)
-            self._disturb(fault, *worker)
-            return rule(run, at, *operands)
+        struck = _worker_of(run, at, fault)
+        if struck is None:
+            return self._happen_here(fault, rule, run, at, operands)
+        if fault.worker and fault.behind:
+            made = rule(run, at, *operands)
+            self._disturb(fault, *struck, operands)
+            return made
+        self._disturb(fault, *struck, operands)
+        return rule(run, at, *operands)
+
+    def _happen_here(self, fault: Fault, rule: Rule, run: Session, at: At, operands: tuple[Any, ...]) -> Any:
         if fault.kind in ("lost-before", "lost-after"):
             return self._lost(fault, rule, run, at, operands)
         if fault.behind:
@@ -213,9 +237,13 @@ class Faults:
         self._strike(fault, run, at)
         return rule(run, at, *operands)
 
-    def _disturb(self, fault: Fault, worker: Worker, method: str) -> None:
+    def _disturb(self, fault: Fault, worker: Worker, method: str, operands: tuple[Any, ...]) -> None:
         """Let something happen to a worker that is about to be called."""
+        self._told(fault)
         match fault.kind:
+            case "raise":
+                item = next((item_of(one) for one in operands if item_of(one) is not None), None)
+                worker.call("hosted_change", raise_once, method, _error(fault), fault.behind, item)
             case "kill":
                 os.kill(worker.pid, signal.SIGKILL)
             case "hang" | "slow":
@@ -231,7 +259,7 @@ class Faults:
         self._told(fault)
         match fault.kind:
             case "raise":
-                raise fault.error or InjectedFaultError(f"a fault was put here: {fault}")
+                raise _error(fault)
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "slow":
@@ -263,12 +291,18 @@ class Faults:
         raise error
 
 
-def _worker_of(run: Session, at: At) -> tuple[Worker, str] | None:
-    """The worker that an op calls, and by which method; None where its part is in this process."""
+def _error(fault: Fault) -> Exception:
+    return fault.error or InjectedFaultError(f"a fault was put here: {fault}")
+
+
+def _worker_of(run: Session, at: At, fault: Fault) -> tuple[Worker, str] | None:
+    """The worker that a fault strikes, and the method that its op calls there; None where it strikes this process."""
+    if fault.driver:
+        return None
     kind = kinds_of(run.plan.program)[at.op.kind]
-    role, _, method = kind.binds.partition(".")
-    part = getattr(run.parts, role, None) if method and kind.name not in _UNCALLED else None
-    if not isinstance(part, RemotePart) or not hasattr(part, method):
+    role, _, method = (fault.worker, "", "") if fault.worker else kind.binds.partition(".")
+    part = getattr(run.parts, role, None) if fault.worker or (method and kind.name not in _UNCALLED) else None
+    if not isinstance(part, RemotePart) or not (fault.worker or hasattr(part, method)):
         return None
     return line_of(part).worker, method
 

@@ -178,6 +178,14 @@ class SlowCloser(StagingTrainer):
         return super().fwd_bwd(micro_batch, **how)
 
 
+class StageLoser(SlowCloser):
+    """The same, and whatever is shipped to it ahead gets lost."""
+
+    def stage_fwd_bwd(self, micro_batch: MicroBatch) -> int:
+        """Lose a micro-batch; raises `ConnectionError`."""
+        raise ConnectionError("the link for stages is down")
+
+
 class HashRollout:
     """Completions are a function of the weights of the version asked for, the prompt and the key."""
 

@@ -94,7 +94,7 @@ def test_a_round_of_weights_beside_the_step_that_gets_lost_changes_nothing():
     rows = rows_of("""
     some = ("transfer_weights", "apply_weights")
     chosen = lambda cell: cell.call.kind.name in some and cell.fault.kind.startswith("lost")
-    rows = fault_rows(arms("async-everything"), quick=True, only=chosen)
+    rows = fault_rows(arms("async-everything"), targets=("inline",), quick=True, only=chosen)
     """)
     assert wrong(rows) == []
     assert [row["ended"] for row in rows] == ["same"] * 4
@@ -133,11 +133,11 @@ def test_control_a_wrong_declaration_is_seen():
 
 def test_control_a_thread_that_stays_is_counted():
     code = f"""
-    real = fault_matrix.paced_parts
+    real = durable_runs.paced_parts
     def leaking(pace):
         threading.Thread(target=time.sleep, args=(60,), name="forgotten", daemon=True).start()
         return real(pace)
-    fault_matrix.paced_parts = leaking
+    durable_runs.paced_parts = leaking
     rows = fault_rows(arms("program order"), targets=("inline",), quick=True, only={ONE.format(kind="slow")})
     """
     assert [row["left"] for row in rows_of(code)] == [["thread forgotten"]]
@@ -146,11 +146,11 @@ def test_control_a_thread_that_stays_is_counted():
 def test_control_a_process_that_stays_is_counted():
     code = f"""
     import subprocess
-    real = fault_matrix.paced_parts
+    real = durable_runs.paced_parts
     def leaking(pace):
         subprocess.Popen(["sleep", "3"])
         return real(pace)
-    fault_matrix.paced_parts = leaking
+    durable_runs.paced_parts = leaking
     rows = fault_rows(arms("program order"), targets=("inline",), quick=True, only={ONE.format(kind="kill")})
     """
     (row,) = rows_of(code)
