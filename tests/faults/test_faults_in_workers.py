@@ -7,6 +7,7 @@ from matrix_runs import rows_of, wrong
 
 from steptrace.diag.faults import BadFaultError
 from steptrace.diag.workers import WorkerLostError
+from steptrace.lang.records import MicroBatch
 from steptrace.run.instance import At
 from steptrace.run.remote.hosting import HOSTED
 from steptrace.run.remote.line import Line
@@ -15,6 +16,7 @@ from steptrace.testing.crash_matrix import KILLED_IN, worker_borders
 from steptrace.testing.durable_runs import ARMS, FAULTY
 from steptrace.testing.fault_cells import calls_in, calls_worker, runs_in, worker_settings
 from steptrace.testing.faults import KINDS, Fault, may_fail
+from steptrace.testing.raising import raise_once
 
 COUNTS = {arm.program: (4, 4, 4, 4, 4) for arm in ARMS}
 
@@ -100,6 +102,37 @@ def test_a_named_worker_is_killed_stopped_or_slow_and_nothing_else(more):
     with pytest.raises(BadFaultError):
         Fault("pack", 1, **{"kind": "kill", **more}, worker="rollout")
     assert str(Fault("pack", 1, kind="kill", worker="rollout")) == "kill of `rollout` at `pack` of step 1"
+
+
+class Recorder:
+    """A part that writes down for which micro-batch it was called."""
+
+    def __init__(self):
+        self.calls = []
+
+    def logps(self, micro_batch):
+        self.calls.append(micro_batch.index)
+        return -0.5
+
+
+@pytest.mark.parametrize(("behind", "calls"), [(False, [0, 1, 2]), (True, [0, 1, 1, 2])])
+def test_the_call_for_one_micro_batch_raises_once(behind, calls):
+    part, error = Recorder(), OSError("no disk")
+    raise_once(part, "logps", error, behind, (2, 1))
+    first, second, third = (MicroBatch(2, index, {}, ()) for index in range(3))
+    assert part.logps(first) == -0.5
+    with pytest.raises(OSError, match="no disk"):
+        part.logps(second)
+    assert [part.logps(second), part.logps(third)] == [-0.5, -0.5]
+    assert part.calls == calls
+
+
+def test_without_a_micro_batch_the_next_call_raises():
+    part = Recorder()
+    raise_once(part, "logps", OSError("no disk"), False, None)
+    with pytest.raises(OSError, match="no disk"):
+        part.logps(MicroBatch(2, 0, {}, ()))
+    assert part.calls == []
 
 
 @pytest.mark.slow
