@@ -9,7 +9,7 @@ from math import inf
 from types import MappingProxyType
 
 from steptrace.cost.ledger import Touched
-from steptrace.cost.moments import Events, Moment, SendKey
+from steptrace.cost.moments import Events, Moment
 from steptrace.ir import And, Flag, Or, Predicate
 from steptrace.lower import Plan
 from steptrace.lower.choices import choices
@@ -29,12 +29,10 @@ class Decided:
     Attributes:
       ran: for ops whose condition asks for a flag of an op that polls: the instances that ran.
       staged: the steps whose first micro-batch was staged.
-      order: for devices that several lanes send work to: the place of each piece of work.
     """
 
     ran: frozenset[tuple[str, int, int | None]] = frozenset()
     staged: frozenset[int] = frozenset()
-    order: Mapping[SendKey, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)

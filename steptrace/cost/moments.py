@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -64,15 +64,27 @@ class Events:
         self.after.append(after)
         return len(self.names) - 1
 
-    def in_order(self, order: Mapping[SendKey, int]) -> None:
-        """Let each device do one thing after the other.
+    def in_order(self, order: Mapping[SendKey, int], by_step: Set[str] = frozenset()) -> None:
+        """Let each device do one thing after the other; to be asked for once, behind the walk.
+
+        A device does what one lane sends it as it is sent. One that several lanes send work to is left without an
+        order where none is given.
 
         Args:
-          order: for devices that several lanes send work to, the place of each piece of work in the order of a run.
+          order: the place of each piece of work in the order of a run, of the devices that have it.
+          by_step: the devices that do it step by step, whatever it waits for on the same device.
         """
-        for sends in self.sends.values():
-            if len({send.lane for send in sends}) > 1:
+        ordered = {device for device, *_ in order}
+        for device, sends in self.sends.items():
+            if device in ordered:
                 sends.sort(key=lambda send: order.get(send.key, len(order)))
+            elif device in by_step:
+                mine = {send.event for send in sends}
+                sends.sort(key=lambda send: self.steps[send.event])
+                for send in sends:
+                    self.after[send.event] = [one for one in self.after[send.event] if one.event not in mine]
+            elif len({send.lane for send in sends}) > 1:
+                continue
             for before, send in pairwise(sends):
                 self.after[send.event].append(Moment(before.event, send.work_s))
 

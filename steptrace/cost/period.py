@@ -2,14 +2,15 @@
 
 For fixed durations a schedule's events are a graph that repeats itself: an event comes so long after another one of so
 many steps before. Whatever the start was like, in the long run a step takes the largest of latency over distance along
-the circles of that graph (Cuninghame-Green 1979; Baccelli, Cohen, Olsder, Quadrat 1992). It is exact. Cadences are
-written out to their common period. For counts of micro-batches that differ there is a bound from either side, and it
-says so.
+the circles of that graph (Cuninghame-Green 1979; Baccelli, Cohen, Olsder, Quadrat 1992). It is exact. What a device has
+to do in a step is one of the circles, though nothing may wait for it (`shared.py`): a run of many steps is over when
+all of its work is done. Cadences are written out to their common period. For counts of micro-batches that differ there
+is a bound from either side, and it says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -17,11 +18,12 @@ from types import MappingProxyType
 
 from steptrace.cost.folded import Folded, folded
 from steptrace.cost.machine import Decided, Locked, Machine
-from steptrace.cost.moments import Events
+from steptrace.cost.moments import Events, SendKey
 from steptrace.cost.ratio import Largest, Standstill, largest_ratio
+from steptrace.cost.shared import Paces, in_turn, shared, unawaited
 from steptrace.cost.walk import walk
 from steptrace.diag.base import Note
-from steptrace.diag.cost import NoPeriodError
+from steptrace.diag.cost import NoPeriodError, NoRepetitionError
 from steptrace.diag.simulation import SimulatedDeadlockError
 from steptrace.ir import And, Every, Not, Or, Predicate
 from steptrace.lower import Plan
@@ -91,7 +93,8 @@ def period_of(
       all had the most.
 
     Raises:
-      NoPeriodError: the lanes lock up, or nothing repeats itself within the steps that are looked at.
+      NoPeriodError: the lanes lock up.
+      NoRepetitionError: nothing repeats itself within the steps that are looked at.
     """
     counts = (micro_batches,) if isinstance(micro_batches, int) else tuple(micro_batches)
     durations = Durations(durations.costs, durations.other, firsts=durations.firsts)
@@ -106,49 +109,105 @@ def period_of(
 
 def _fixed(plan: Plan, durations: Durations, micro_batches: int, flags: Flags) -> Period:
     cadence = cadence_of(plan)
-    first = cadence * -(-(4 + plan.ahead + plan.program.contract.staleness) // cadence)
+    settled = cadence * -(-(4 + plan.ahead + plan.program.contract.staleness) // cadence)
     limit = max(_MOST_STEPS, 6 * cadence)
-    settled, begin = first, first
+    begin, more, as_run = settled, 0, False
     while True:
         end = begin + 2 * cadence
-        steps = end + plan.ahead + 1
-        events, run = _walked(plan, durations, (micro_batches,) * steps, flags)
+        steps = end + plan.ahead + 1 + more
+        walked = _walked(plan, durations, (micro_batches,) * steps, flags, as_run=as_run)
         for turn in range(cadence, (end - settled) // 2 + 1, cadence):
-            graph = folded(events, end - 2 * turn, turn)
-            if graph is not None:
-                largest = _largest(graph, plan)
+            first = end - 2 * turn
+            found = _turned(walked, first, turn)
+            if found is not None:
+                graph, largest = found
                 exact = largest.ratio / turn
                 seconds = float(exact)
-                return Period(seconds, seconds, exact, turn, micro_batches, graph, largest, plan, run, end - 2 * turn)
-        if steps > limit:
-            raise NoPeriodError(
+                return Period(seconds, seconds, exact, turn, micro_batches, graph, largest, plan, walked.run, first)
+        if steps > limit or (
+            not more and walked.ordered and _runs_ahead(walked, plan, durations, flags, end - 2 * cadence)
+        ):
+            raise NoRepetitionError(
                 f"in {steps} steps of `{plan.program.name}` nothing repeats itself",
                 loc=plan.program.loc,
-                help="simulate a number of steps instead",
+                help="let one lane send the work of a device, or simulate a number of steps instead",
             )
         begin *= 2
+        as_run |= bool(walked.loose)
+        more = begin if walked.ordered else 0  # behind the end, for lanes that run ahead of the others there
 
 
-def _largest(graph: Folded, plan: Plan) -> Largest:
+@dataclass(frozen=True)
+class _Walked:
+    """What happens in so many steps, and the devices that several lanes send work to.
+
+    Attributes:
+      events: the events.
+      run: a run of as many steps, where one had to tell what a run decides by the time.
+      loose: the devices that have no order, since nothing waits for them.
+      ordered: those that have the order of the run.
+      counts: micro-batches of each step.
+      decided: what the run decided.
+    """
+
+    events: Events
+    run: Run | None
+    loose: frozenset[str]
+    ordered: frozenset[str]
+    counts: tuple[int, ...]
+    decided: Decided
+
+
+def _turned(walked: _Walked, first: int, turn: int) -> tuple[Folded, Largest] | None:
+    """The graph of a turn with its largest ratio; None where turns differ, or where lanes do not keep pace."""
+    events = walked.events
+    if not all(in_turn(events.sends[device], events, first, turn) for device in walked.ordered):
+        return None
+    graph = folded(events, first, turn)
+    if graph is None:
+        return None
     try:
-        return largest_ratio(graph)
-    except Standstill as error:
-        raise NoPeriodError(
-            f"several lanes of `{plan.program.name}` send work to a device, in an order that does not repeat itself",
-            loc=plan.program.loc,
-            help="let one lane send it, or simulate a number of steps instead",
-        ) from error
+        largest = largest_ratio(graph)
+        paces = Paces(graph, largest)
+        for device in (*walked.loose, *walked.ordered):
+            if not paces.agree(events.sends[device], events, ordered=device in walked.ordered):
+                return None
+    except Standstill:
+        return None
+    return graph, largest
 
 
-def _walked(plan: Plan, durations: Durations, counts: tuple[int, ...], flags: Flags) -> tuple[Events, Run | None]:
+def _runs_ahead(walked: _Walked, plan: Plan, durations: Durations, flags: Flags, first: int) -> bool:
+    """Whether one of the lanes that send work to a device runs ahead of another one for ever."""
+    events = walk(Machine(plan, durations, walked.counts, walked.decided, flags))
+    events.in_order({}, walked.loose)
+    graph = folded(events, first, cadence_of(plan))
+    if graph is None:
+        return False
+    try:
+        paces = Paces(graph, largest_ratio(graph))
+        return any(paces.part(events.sends[device], events) for device in walked.ordered)
+    except Standstill:
+        return False
+
+
+def _walked(plan: Plan, durations: Durations, counts: tuple[int, ...], flags: Flags, *, as_run: bool) -> _Walked:
+    """Walk through so many steps.
+
+    Args:
+      plan, durations, counts, flags: what to walk through.
+      as_run: whether every device that several lanes send work to has the order of a run, awaited or not.
+    """
     run = None
     try:
         if decides_by_time(plan):
             run = simulate(plan, durations, micro_batches=counts, flags=flags)
-        events = walk(Machine(plan, durations, counts, Decided() if run is None else decided_in(run), flags))
-        if run is None and any(len({send.lane for send in sends}) > 1 for sends in events.sends.values()):
+        decided = Decided() if run is None else decided_in(run)
+        events = walk(Machine(plan, durations, counts, decided, flags))
+        loose = frozenset() if as_run else shared(events) & unawaited(events)
+        ordered = shared(events) - loose
+        if ordered and run is None:
             run = simulate(plan, durations, micro_batches=counts, flags=flags)
-            events = walk(Machine(plan, durations, counts, decided_in(run), flags))
     except (Locked, SimulatedDeadlockError) as error:
         raise NoPeriodError(
             f"the lanes of `{plan.program.name}` wait for one another",
@@ -156,7 +215,8 @@ def _walked(plan: Plan, durations: Durations, counts: tuple[int, ...], flags: Fl
             notes=error.notes if isinstance(error, SimulatedDeadlockError) else tuple(map(Note, error.waiting)),
             help="lower the plan from a schedule that was checked",
         ) from error
-    return events, run
+    events.in_order({} if run is None else order_in(run, ordered), loose)
+    return _Walked(events, run, loose, ordered, counts, decided)
 
 
 def decides_by_time(plan: Plan) -> bool:
@@ -169,8 +229,16 @@ def decided_in(run: Run) -> Decided:
     return Decided(
         frozenset((event.op, event.step, event.micro) for event in run.events),
         frozenset(run.stages),
-        {(span.device, span.op, span.step, span.micro, span.what): at for at, span in enumerate(run.spans)},
     )
+
+
+def order_in(run: Run, devices: Set[str]) -> dict[SendKey, int]:
+    """The places of the work of some devices in the order in which a run did it."""
+    return {
+        (span.device, span.op, span.step, span.micro, span.what): at
+        for at, span in enumerate(run.spans)
+        if span.device in devices
+    }
 
 
 def cadence_of(plan: Plan) -> int:

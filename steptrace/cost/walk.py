@@ -23,7 +23,7 @@ Wish = tuple[str, Point, str]
 
 
 def walk(machine: Machine) -> Events:
-    """Walk through all lanes; gives what happens in them.
+    """Walk through all lanes; gives what happens in them. Devices have no order yet (`Events.in_order`).
 
     Raises:
       Locked: they wait for one another.
@@ -46,7 +46,6 @@ def walk(machine: Machine) -> Events:
                 open_.discard(at)
             else:
                 waiting[at] = wish
-    machine.events.in_order(machine.decided.order)
     return machine.events
 
 

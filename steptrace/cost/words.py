@@ -115,6 +115,19 @@ def slack(period: Period) -> dict[str, float]:
     return found
 
 
+def tight(period: Period) -> frozenset[str]:
+    """The ops on circles that leave no room: all of these circles, where `critical` is one of them."""
+    graph, ratio, late = period.graph, float(period.largest.ratio), period.largest.late
+    least = 1e-9 * max([1.0, *map(abs, late)])
+    arcs = [arc for arc in graph.arcs if _room(arc, ratio, late) <= least]
+    while True:
+        sources, targets = {arc.source for arc in arcs}, {arc.target for arc in arcs}
+        kept = [arc for arc in arcs if arc.source in targets and arc.target in sources]
+        if len(kept) == len(arcs):
+            return frozenset(graph.names[source][0].op for source in sources)
+        arcs = kept
+
+
 def _room(arc: Arc, ratio: float, late: tuple[float, ...]) -> float:
     return late[arc.target] - late[arc.source] - (arc.seconds - ratio * arc.turns)
 

@@ -53,15 +53,32 @@ class UnknownCostsError(SteptraceError):
 class NoPeriodError(SteptraceError):
     """A schedule has no steady state that its period could be the period of.
 
-    Its lanes wait for one another; or what a run decides as it goes (whether a micro-batch is staged, which lane a
-    device serves first) has not come to repeat itself within the steps that are looked at.
+    Its lanes wait for one another.
 
         period_of(plan, durations, micro_batches=0)      # error[ST333]: an op of the step asks for a micro-batch
 
-    Ways out: check the schedule (`steptrace check`); simulate a number of steps instead of asking for a period.
+    Way out: check the schedule (`steptrace check`).
     """
 
     code = "ST333"
+
+
+class NoRepetitionError(NoPeriodError):
+    """What a run of a schedule decides as it goes has not come to repeat itself within the steps that are looked at.
+
+    That is whether a micro-batch is staged; or which lane a device serves first, where several lanes send work to it
+    and something waits for it. If one of those lanes is faster than another and does not wait for it, it runs ahead
+    for ever, and its work with it.
+
+        lane=packer  fetch() every 5 s  \
+                                         > reader: the host waits for it, behind more and more of what the packer sent
+        lane=host    read() every 16 s  /                                                            # error[ST335]
+
+    Ways out: let one lane send the work; let the faster lane wait for the slower one; simulate a number of steps
+    instead of asking for a period.
+    """
+
+    code = "ST335"
 
 
 class OverMemoryError(SteptraceError):

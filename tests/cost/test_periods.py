@@ -12,8 +12,9 @@ from steptrace.cost import bottleneck, bound_of, critical, judged, period_of, sl
 from steptrace.cost.folded import Arc, Folded
 from steptrace.cost.machine import Machine
 from steptrace.cost.moments import Name
-from steptrace.cost.period import decided_in
+from steptrace.cost.period import decided_in, order_in
 from steptrace.cost.ratio import Standstill, largest_ratio, ratio_of
+from steptrace.cost.shared import shared
 from steptrace.cost.walk import walk
 from steptrace.diag.cost import NoPeriodError
 from steptrace.lang.reference import resolve
@@ -118,6 +119,7 @@ def test_every_event_of_the_graph_happens_when_it_does_in_a_run(program: str, pi
     plan, durations = plan_for(program, pipeline), Durations(COSTS)
     run = simulate(plan, durations, micro_batches=3, steps=8)
     events = walk(Machine(plan, durations, (3,) * 8, decided_in(run)))
+    events.in_order(order_in(run, shared(events)))
     times = events.times()
     ends: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for (op, step, _), moments in events.ends.items():

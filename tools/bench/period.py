@@ -67,6 +67,7 @@ def outcome(total: Tally, cell: Mapping[str, Any], seed: int, seconds: Mapping[s
         "deadlock_disagreements": total.disagreements,
         "programs": total.programs,
         "deadlocks": total.deadlocks,
+        "undecided": total.undecided,
         "unsettled": total.unsettled,
         "strata": total.by_stratum,
         "seed": seed,
@@ -80,7 +81,8 @@ def report(total: Tally, cell: Mapping[str, Any], seconds: Mapping[str, float]) 
     parts = [
         f"{total.programs:,} schedules in {seconds['programs']} s: the largest relative difference between period and "
         f"run is {total.max_relative_error:.1e}; {total.deadlocks:,} lock up, and {total.disagreements:,} verdicts "
-        f"differ; {total.unsettled:,} runs did not settle",
+        f"differ; {total.unsettled:,} runs did not settle; {total.undecided:,} have no period, since lanes that send "
+        "work to a device do not keep pace",
         aligned(_figures(cell)),
         "left open: " + "; ".join(cell["figures"]["under_determined"]),
         f"the search found `{cell['autoschedule_pipeline']}`, {cell['autoschedule_over_bound']:.4f} times the bound, "

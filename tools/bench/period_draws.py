@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,6 +19,9 @@ Formula: TypeAlias = "Callable[[Plan, Durations, int], float]"
 
 STRATA = ("lanes", "issue and done", "every", "guards")
 """The kinds of programs that are drawn, in turn."""
+
+SHARED = "shared devices"
+"""Programs with issue and done of which several lanes may send work to a device; every other draw of them."""
 
 TRAIN_STEPS = "train steps"
 """A built-in program under random passes, with micro-batches, arms and stages."""
@@ -42,6 +46,9 @@ PASSES = (
 STEPS = (32, 96, 320, 960)
 """How long runs are, until one has settled."""
 
+TURNS = 12
+"""Runs of devices that several lanes send work to are made longer by so many turns of their cadences, and again."""
+
 
 @dataclass
 class Tally:
@@ -51,6 +58,7 @@ class Tally:
       programs: how many schedules were looked at.
       deadlocks: those whose run locked up.
       disagreements: those of which run and graph do not say the same about that.
+      undecided: those of which the graph says that they do not come to repeat themselves: not compared.
       unsettled: those whose longest run did not come to repeat itself, and was not compared.
       max_relative_error: the largest difference between period and run, as a share of the run's.
       worst: the schedule of that difference, as text.
@@ -60,6 +68,7 @@ class Tally:
     programs: int = 0
     deadlocks: int = 0
     disagreements: int = 0
+    undecided: int = 0
     unsettled: int = 0
     max_relative_error: float = 0.0
     worst: str = ""
@@ -67,7 +76,7 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Add what was found of other schedules."""
-        for name in ("programs", "deadlocks", "disagreements", "unsettled"):
+        for name in ("programs", "deadlocks", "disagreements", "undecided", "unsettled"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.max_relative_error > self.max_relative_error:
             self.max_relative_error, self.worst = other.max_relative_error, other.worst
@@ -87,7 +96,7 @@ def measure(seed: int, numbers: Iterable[int], formula: Formula = exact) -> Tall
     tally = Tally()
     for number in numbers:
         rng = Random(f"{seed} {number}")
-        stratum = TRAIN_STEPS if number % ONE_IN == ONE_IN - 1 else STRATA[number % len(STRATA)]
+        stratum = stratum_of(number)
         drawn = None
         while drawn is None:
             drawn = drawn_train_step(rng) if stratum == TRAIN_STEPS else drawn_schedule(rng, stratum)
@@ -98,12 +107,20 @@ def measure(seed: int, numbers: Iterable[int], formula: Formula = exact) -> Tall
     return tally
 
 
+def stratum_of(number: int) -> str:
+    """What the draw of a number is of."""
+    if number % ONE_IN == ONE_IN - 1:
+        return TRAIN_STEPS
+    stratum = STRATA[number % len(STRATA)]
+    return SHARED if stratum == "issue and done" and number // len(STRATA) % 2 else stratum
+
+
 def compare(
     program: Program, plan: Plan, durations: Durations, micro_batches: int, formula: Formula, tally: Tally
 ) -> None:
     """Compare the period of one schedule with its run."""
     from steptrace.check import edges_of, find_cycle, reference_of
-    from steptrace.diag.cost import NoPeriodError
+    from steptrace.diag.cost import NoPeriodError, NoRepetitionError
     from steptrace.diag.simulation import SimulatedDeadlockError
     from steptrace.ir.printer import print_program
 
@@ -111,6 +128,10 @@ def compare(
     locks = bool(find_cycle(program, edges_of(reference, program)))
     try:
         period: float | None = formula(plan, durations, micro_batches)
+    except NoRepetitionError:
+        tally.undecided += 1
+        tally.disagreements += locks
+        return
     except NoPeriodError:
         period = None
     try:
@@ -138,11 +159,14 @@ def drawn_schedule(rng: Random, stratum: str) -> tuple[Program, Plan] | None:
     from steptrace.testing.random_programs import random_program
     from steptrace.testing.random_schedules import moves_of
 
+    shares = stratum == SHARED
+    stratum = "issue and done" if shares else stratum
     source = random_program(rng, stratum)
     moves = moves_of(stratum)
     program = source
     for _ in range(rng.randint(3, 12)):
-        moved = on_one_lane_each(rng.choice(moves)(rng, program))
+        moved = rng.choice(moves)(rng, program)
+        moved = moved if shares else on_one_lane_each(moved)
         try:
             kept = next(broken(moved, edges_of(source, moved)), None) is None
         except SteptraceError:
@@ -186,25 +210,59 @@ def drawn_costs(rng: Random, program: Program) -> Durations:
 
 
 def measured(plan: Plan, durations: Durations, micro_batches: int) -> float | None:
-    """Seconds a step of a run that repeats itself, None when the longest does not."""
+    """Seconds a step of runs that come to repeat themselves, None when the longest do not."""
     from steptrace.cost.period import cadence_of
     from steptrace.simulate import simulate
 
     cadence = cadence_of(plan)
     for steps in STEPS:
         run = simulate(plan, durations, micro_batches=micro_batches, steps=steps)
-        seconds = settled(run, cadence, steps - plan.ahead - 4)
+        several = of_several_lanes(run)
+        seconds = settled(run, cadence, steps - plan.ahead - 4, without=several)
+        if several and seconds is not None:
+            more = TURNS * cadence
+            longer = (
+                simulate(plan, durations, micro_batches=micro_batches, steps=steps + at * more) for at in (1, 2, 3)
+            )
+            lasted = lasts([run, *longer], several, more)
+            seconds = None if lasted is None else max(seconds, lasted)
         if seconds is not None:
             return seconds
     return None
 
 
-def settled(run: Run, cadence: int, end: int) -> float | None:
-    """Seconds a step in the steps before ``end``, once they repeat themselves; None when they do not."""
+def of_several_lanes(run: Run) -> frozenset[str]:
+    """The devices that several lanes of a run sent work to."""
+    lane_of = {(event.op, event.step, event.micro): event.lane for event in run.events}
+    lanes: dict[str, set[str]] = {}
+    for span in run.spans:
+        lanes.setdefault(span.device, set()).add(lane_of[span.op, span.step, span.micro])
+    return frozenset(device for device, mine in lanes.items() if len(mine) > 1)
+
+
+def lasts(runs: Sequence[Run], devices: Set[str], more: int) -> float | None:
+    """Seconds by which devices end later for each step that a run is longer, each ``more`` steps longer than the last.
+
+    None while that still changes. How far a lane is ahead within a run has no part in it: when all is sent and done, it
+    is.
+    """
+    ends = [max(span.end for span in run.spans if span.device in devices) for run in runs]
+    grown = [later - end for end, later in pairwise(ends)]
+    return grown[0] / more if max(grown) - min(grown) <= 1e-9 * max(1.0, *ends) else None
+
+
+def settled(run: Run, cadence: int, end: int, *, without: Set[str] = frozenset()) -> float | None:
+    """Seconds a step in the steps before ``end``, once they repeat themselves; None when they do not.
+
+    What ops have done on the devices ``without`` is left out; that their lanes have called them is not.
+    """
     done: dict[str, dict[int, float]] = {}
+    sent = {(span.op, span.step, span.micro) for span in run.spans if span.device in without}
     for event in run.events:
         mine = done.setdefault(event.op, {})
-        mine[event.step] = max(mine.get(event.step, 0.0), event.done)
+        mine[event.step] = max(
+            mine.get(event.step, 0.0), event.end if (event.op, event.step, event.micro) in sent else event.done
+        )
     for turn in range(cadence, end // 4, cadence):
         rates = [_rate(mine, turn, end) for mine in done.values()]
         if all(rate is not None for rate in rates):
