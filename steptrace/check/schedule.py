@@ -79,6 +79,20 @@ def problems(program: Program, reference: Program) -> Iterator[SteptraceError]:
     yield from hold_ups(program)
 
 
+def keeps_order(program: Program, reference: Program) -> bool:
+    """Whether ``problems`` finds nothing. It puts nothing in words, so a search may ask it of many schedules."""
+    if next(_backward(program), None) is not None:
+        return False
+    try:
+        places_of(program)
+    except LoopLanesError:
+        return False
+    edges = edges_of(reference, program)
+    if next(broken(program, (*edges, *poll_edges(units_of(reference)))), None) is not None:
+        return False
+    return not find_cycle(program, edges) and next(hold_ups(program), None) is None
+
+
 def _backward(program: Program) -> Iterator[SteptraceError]:
     for op in ops_of(program.body):
         if op.shift < 0:

@@ -11,7 +11,7 @@ from steptrace.cost.memory import Held, bytes_of, check_memory, memory_of, memor
 from steptrace.cost.period import Period, period_of
 from steptrace.cost.quantity import quantity, seconds_in_words, size_in_words
 from steptrace.cost.step_times import StepTimes, step_times
-from steptrace.cost.words import Part, bottleneck, critical, slack, tight
+from steptrace.cost.words import Part, bottleneck, critical, slack, tight_s
 
 __all__ = [
     "OTHER",
@@ -39,5 +39,5 @@ __all__ = [
     "size_in_words",
     "slack",
     "step_times",
-    "tight",
+    "tight_s",
 ]

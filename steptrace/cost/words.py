@@ -115,8 +115,8 @@ def slack(period: Period) -> dict[str, float]:
     return found
 
 
-def tight(period: Period) -> frozenset[str]:
-    """The ops on circles that leave no room: all of these circles, where `critical` is one of them."""
+def tight_s(period: Period) -> float:
+    """Seconds that all circles without room take together, where `critical` is one of them: all must become shorter."""
     graph, ratio, late = period.graph, float(period.largest.ratio), period.largest.late
     least = 1e-9 * max([1.0, *map(abs, late)])
     arcs = [arc for arc in graph.arcs if _room(arc, ratio, late) <= least]
@@ -124,8 +124,12 @@ def tight(period: Period) -> frozenset[str]:
         sources, targets = {arc.source for arc in arcs}, {arc.target for arc in arcs}
         kept = [arc for arc in arcs if arc.source in targets and arc.target in sources]
         if len(kept) == len(arcs):
-            return frozenset(graph.names[source][0].op for source in sources)
+            break
         arcs = kept
+    longest: dict[int, float] = {}
+    for arc in arcs:
+        longest[arc.target] = max(longest.get(arc.target, 0.0), arc.seconds)
+    return sum(longest.values())
 
 
 def _room(arc: Arc, ratio: float, late: tuple[float, ...]) -> float:

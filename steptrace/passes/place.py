@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from steptrace.diag.base import SteptraceError
 from steptrace.diag.motion import PassOptionError
+from steptrace.ir import Op, Program
 from steptrace.motion import Schedule, hoist, move_to_lane, rotate, sink
-from steptrace.motion.edit import home_of, nodes_at
+from steptrace.motion.edit import changed, following, home_of, nodes_at, regrouped
 from steptrace.passes.base import declined
 
 
@@ -48,6 +49,18 @@ class Place:
         if placed.program == schedule.program:
             raise declined(f"`{self.op}` stands there already", loc=schedule.program.loc)
         return placed
+
+    def edited(self, program: Program) -> Program:
+        """The program with the ops there, legal or not: what `run` gives where it does not decline."""
+        program = changed(program, self.ops, self._changed)
+        home = home_of(program, self.ops[0])
+        if self.above or self.below:
+            before = self.above or following(program, home, self.ops, self.below)
+            return regrouped(program, home, self.ops, before)
+        return regrouped(program, home, self.ops, None) if self.ahead else program
+
+    def _changed(self, op: Op) -> Op:
+        return replace(op, lane=self.lane or op.lane, shift=op.shift + self.ahead)
 
     @property
     def ops(self) -> tuple[str, ...]:

@@ -10,12 +10,16 @@ exact; the lower bound of the program says when there is no more to find.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from itertools import count
+from math import lcm
 from random import Random
 from typing import TypeAlias
 
-from steptrace.cost import Bound, Judged, bound_of, critical, judged, seconds_in_words
+from steptrace.check.schedule import keeps_order
+from steptrace.cost import Bound, Judged, bound_of, critical, judged, seconds_in_words, tight_s
+from steptrace.cost.period import every_of
 from steptrace.diag.base import SteptraceError
 from steptrace.ir import And, Every, Loop, Not, Op, Or, Predicate, Program, ops_of
 from steptrace.motion import Schedule
@@ -26,6 +30,7 @@ from steptrace.passes.defer_metrics import DeferMetrics
 from steptrace.passes.defer_update import DeferUpdate
 from steptrace.passes.fuse_update import FuseUpdate
 from steptrace.passes.memory_budget import MemoryBudget
+from steptrace.passes.moves import key_of, moves_of
 from steptrace.passes.pipeline_micro_batches import PipelineMicroBatches
 from steptrace.passes.place import Place
 from steptrace.passes.running import run_passes
@@ -48,8 +53,11 @@ MOST_PASSES = 10
 NEAR = 1e-9
 """How near the bound, as a share of it, is on it."""
 
-TURNS = 20
-"""The share of the tries that is left for a program with cadences, once it was searched as if they came never."""
+WHOLE = 24
+"""Ops of a whole train step: of smaller programs more schedules are judged, of longer cadences fewer."""
+
+TURNS = 4
+"""The share of the tries that is left for a program with long cadences, once it was searched as if they came never."""
 
 _NEVER = 1_000_000
 
@@ -70,7 +78,8 @@ class Limits:
     """How far a search goes.
 
     Attributes:
-      tries: how many schedules are judged at most.
+      tries: how many schedules of a whole train step are judged at most. One of fewer ops takes less time to judge,
+        and one with cadences more, so of these there are as many as take as long (`scaled`).
       patience: how many of them in a row may give nothing faster, once places are tried.
       seed: of the order in which places are tried, where there are more than can be.
       ahead: how many steps ahead of its step an op may be placed.
@@ -90,6 +99,18 @@ class Limits:
     recompiled: bool = False
     passes: tuple[Pass, ...] | None = None
     apply: Apply = verified
+
+    def scaled(self, program: Program) -> Limits:
+        """The limits for a program, by how long a turn of it takes to judge."""
+        size = turn_of(program)
+        tries, patience = (max(1, count * WHOLE // size) for count in (self.tries, self.patience))
+        return replace(self, tries=tries, patience=patience)
+
+
+def turn_of(program: Program) -> int:
+    """Ops of a turn of a program: of as many steps as it takes until its cadences have been through."""
+    ops = list(ops_of(program.body))
+    return max(1, len(ops) * lcm(1, *(period for op in ops for period in every_of(op.when))))
 
 
 @dataclass(frozen=True)
@@ -172,13 +193,15 @@ def search(start: Schedule, durations: Durations, *, micro_batches: int, limits:
     """
     bound = bound_of(start.source, durations, micro_batches=micro_batches)
     hint: tuple[Pass, ...] = ()
-    rare = without_cadences(start.source)
-    if rare != start.source and not start.trail and start.program == start.source:
+    rare, scaled = without_cadences(start.source), limits.scaled(start.source)
+    long = turn_of(start.source) > 2 * WHOLE and rare != start.source
+    if long and not start.trail and start.program == start.source:
         # A turn of a cadence of ten steps takes ten times as long to judge: most of the search does without.
         found = search(Schedule.of(rare), durations, micro_batches=micro_batches, limits=limits)
         hint = () if found is None else found.passes
-        limits = replace(limits, tries=max(len(hint) + 1, limits.tries // TURNS), patience=limits.patience // 10)
-    return _Search(start, durations, micro_batches, limits, bound).found(hint)
+        tries = max(len(hint) + 1, scaled.tries // TURNS)
+        scaled = replace(scaled, tries=tries, patience=scaled.patience // TURNS)
+    return _Search(start, durations, micro_batches, scaled, bound).found(hint)
 
 
 @dataclass
@@ -247,6 +270,8 @@ class _Search:
         return state
 
     def _next(self, state: _State, pass_: Pass) -> _State | None:
+        if isinstance(pass_, Place) and not self._is_new(state.schedule, pass_):
+            return None
         try:
             schedule = self.limits.apply(state.schedule, pass_)
         except SteptraceError:
@@ -254,6 +279,20 @@ class _Search:
         if schedule.program == state.schedule.program:
             return None
         return self._state((*state.passes, pass_), schedule)
+
+    def _is_new(self, schedule: Schedule, place: Place) -> bool:
+        """Whether a place gives a legal schedule that nobody has looked at; it costs much less than the pass itself."""
+        try:
+            program = place.edited(schedule.program)
+            key = key_of(program)
+            if key in self.seen:
+                return False
+            legal = keeps_order(program, schedule.reference)
+        except SteptraceError:
+            return False
+        if not legal:
+            self.seen.add(key)
+        return legal
 
     def _passes(self, first: _State) -> tuple[str, list[_State]]:
         """The search over passes: why the whole search stops, if it does, and the schedules to go on from."""
@@ -279,30 +318,43 @@ class _Search:
         return ("bound" if self._at_bound else ""), kept
 
     def _places(self, kept: list[_State]) -> str:
-        """The search over places, from the best of what the passes gave."""
+        """The search over places, from the best of what the passes gave.
+
+        The next move is always one of the schedule that looks best: of the shortest period, then of the least time on
+        circles that leave no room. So what is found is gone on from at once, and the moves that are left of the
+        schedule before wait.
+        """
         within = sorted((state for state in kept if state.fits), key=lambda state: state.rank)[:WIDTH]
-        queue, begun = [(state.rank, state) for state in within], self.tried
+        queue = [(self._promise(state), number, state, self._moves(state)) for number, state in enumerate(within)]
+        heapq.heapify(queue)
+        begun, numbers = self.tried, count(len(queue))
         while queue:
-            _, state = heapq.heappop(queue)
-            for pass_ in self._moves(state):
-                if self._at_bound:
-                    return "bound"
-                if self.tried >= min(self.limits.tries, max(begun, self.improved) + self.limits.patience):
-                    return "budget"
-                longer = self._next(state, pass_)
-                if longer is not None and longer.fits:
-                    heapq.heappush(queue, (longer.rank, longer))
+            if self._at_bound:
+                return "bound"
+            if self.tried >= min(self.limits.tries, max(begun, self.improved) + self.limits.patience):
+                return "budget"
+            state, moves = queue[0][-2:]
+            longer = None
+            while moves and longer is None:
+                longer = self._next(state, moves.pop())
+            if not moves:
+                heapq.heappop(queue)
+            if longer is not None and longer.fits:
+                heapq.heappush(queue, (self._promise(longer), next(numbers), longer, self._moves(longer)))
         return "bound" if self._at_bound else "exhausted"
 
+    def _promise(self, state: _State) -> tuple[float, float, int]:
+        return state.rank[0], float(f"{tight_s(state.judged.period):.9g}"), len(state.pipeline)
+
     def _moves(self, state: _State) -> list[Pass]:
-        """The single moves that are tried, those of ops on the critical circle first, in an order of the seed."""
+        """The single moves that are tried, last those of ops on the critical circle, in an order of the seed."""
         program = state.schedule.program
         names = state.judged.period.graph.names
         circle = {names[arc.target][0].op for arc in state.judged.period.largest.circle}
         circle |= {part.op for part in critical(state.judged.period)}
         moves = list(moves_of(program, self.limits.lanes, self.limits.ahead))
         Random(f"{self.limits.seed} {len(self.seen)}").shuffle(moves)
-        moves.sort(key=lambda move: circle.isdisjoint(move.ops))
+        moves.sort(key=lambda move: not circle.isdisjoint(move.ops))
         few = len(program.body) <= MANY
         return [move for move in moves if few or not circle.isdisjoint(move.ops)]
 
@@ -326,61 +378,6 @@ def without_cadences(program: Program) -> Program:
         return replace(node, when=rarely(node.when))
 
     return replace(program, body=tuple(map(visit, program.body)))
-
-
-def moves_of(program: Program, lanes: Iterable[str], most_ahead: int) -> Iterator[Place]:
-    """Every other place for an op that stands directly in the step: lane, steps ahead, and what it stands above there.
-
-    Only ops of one lane follow one another, so only places among those of the lane are told apart. Ops that follow one
-    another on a lane may also go to another one together, since what waits for an op holds up its lane.
-    """
-    yield from _together(program, tuple(lanes))
-    for at, node in enumerate(program.body):
-        if not isinstance(node, Op):
-            continue
-        following = next((other.id for other in program.body[at + 1 :] if node.lane in _lanes_of(other)), "")
-        for lane in dict.fromkeys((node.lane, *lanes)):
-            others = [other.id for other in program.body if other is not node and lane in _lanes_of(other)]
-            shifts = range(max(most_ahead, node.shift) + 1) if others else (node.shift,)
-            for shift in shifts:
-                for above in (*others, ""):
-                    ahead, moved = shift - node.shift, lane if lane != node.lane else ""
-                    if ahead or moved or above != following:
-                        yield _placed(node.id, moved, ahead, above, others)
-
-
-def _together(program: Program, lanes: tuple[str, ...]) -> Iterator[Place]:
-    """Each op with those that follow it on its lane, as far as they run as far ahead, on each other lane."""
-    ops = [node for node in program.body if isinstance(node, Op)]
-    for at, first in enumerate(ops):
-        group = [op.id for op in ops[at:] if op.lane == first.lane and op.shift == first.shift]
-        for size in range(2, len(group) + 1):
-            yield from (Place("+".join(group[:size]), lane) for lane in lanes if lane != first.lane)
-
-
-def _placed(op: str, lane: str, ahead: int, above: str, others: list[str]) -> Place:
-    if above or not others:
-        return Place(op, lane, ahead, above)
-    return Place(op, lane, ahead, below=others[-1])
-
-
-def _lanes_of(node: Op | Loop) -> set[str]:
-    return {op.lane for op in ops_of((node,))}
-
-
-def key_of(program: Program) -> tuple[object, ...]:
-    """What tells schedules apart: what each lane runs in which order, relative to where it begins, and the room."""
-    lanes: dict[str, list[Op | Loop]] = {}
-    for node in program.body:
-        for lane in sorted(_lanes_of(node)):
-            lanes.setdefault(lane, []).append(node)
-    return program.resources, tuple((lane, *_from_its_start(nodes)) for lane, nodes in sorted(lanes.items()))
-
-
-def _from_its_start(nodes: list[Op | Loop]) -> Iterator[Op | Loop]:
-    """The nodes of a lane, shifted together so that the last to start runs no step ahead; a loop cannot be shifted."""
-    least = min(0 if isinstance(node, Loop) else node.shift for node in nodes)
-    yield from (node if isinstance(node, Loop) else replace(node, shift=node.shift - least) for node in nodes)
 
 
 def text_in_short(pass_: Pass) -> str:

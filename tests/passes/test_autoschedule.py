@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from steptrace.check.schedule import keeps_order, problems
 from steptrace.check.validation import Budget, validate
 from steptrace.cost import bytes_of, judged, parse_costs
 from steptrace.diag import SteptraceError
-from steptrace.ir import print_program
+from steptrace.ir import Contract, Op, OpKind, Program, Resource, ResourceKind, print_program
 from steptrace.lang.reference import resolve
 from steptrace.motion import Schedule
 from steptrace.passes import parse_pipeline, run_pipeline
-from steptrace.passes.search import Limits, candidates, search, text_in_short, without_cadences
+from steptrace.passes.moves import moves_of
+from steptrace.passes.search import (
+    WHOLE,
+    Limits,
+    candidates,
+    search,
+    text_in_short,
+    turn_of,
+    without_cadences,
+)
 
 NAME = "grpo{staleness=1,save_every=1000000}"
 SAVING = 'grpo{staleness=1, save_every=2, saves="may_fail_late"}'
@@ -187,14 +197,63 @@ def test_a_program_with_cadences_is_judged_with_them():
 def test_places_by_what_stands_there():
     plain = order("")
     assert plain[-3:] == ["log", "on_step_end", "free"]
-    assert order("place{op=log,lane=io}") == plain
+    assert order("place{op=free,lane=io}") == plain
     moved = run_pipeline(resolve(NAME), "place{op=dispatch,ahead=1}").schedule.program
     assert [(op.id, op.shift) for op in moved.ops() if op.shift] == [("dispatch", 1)]
     assert moved.body[-1].id == "dispatch"
-    both = run_pipeline(resolve(NAME), "place{op=log+free,lane=io,above=commit}").schedule.program
-    assert [op.id for op in both.ops() if op.lane == "io"] == ["log", "free"]
+    both = run_pipeline(resolve(NAME), "place{op=log+on_step_end,lane=io,above=commit}").schedule.program
+    assert [op.id for op in both.ops() if op.lane == "io"] == ["log", "on_step_end"]
     back = run_pipeline(resolve(NAME), "place{op=dispatch,ahead=1},place{op=dispatch,ahead=-1,below=on_step_begin}")
     assert back.schedule.program == resolve(NAME)
+
+
+def test_an_edit_is_what_the_pass_gives_and_is_legal_where_it_gives_anything():
+    start = run_pipeline(resolve(NAME), "take-ahead,defer-metrics").schedule
+    given = 0
+    for move in list(moves_of(start.program, ("host", "io"), 1))[::17]:
+        edited = move.edited(start.program)
+        try:
+            after = move.run(start).program
+        except SteptraceError:
+            continue
+        given += 1
+        assert edited == after, text_in_short(move)
+        assert keeps_order(edited, start.reference)
+    assert given > 4
+
+
+def test_what_keeps_the_order_is_what_has_no_problems():
+    source = resolve(NAME)
+    found = set()
+    for move in list(moves_of(source, ("host", "io"), 1))[::23]:
+        edited = move.edited(source)
+        found.add(keeps_order(edited, source))
+        assert keeps_order(edited, source) == (next(problems(edited, source), None) is None), text_in_short(move)
+    assert found == {True, False}
+
+
+def test_small_programs_are_searched_longer_and_long_cadences_less():
+    limits = Limits(tries=100, patience=50)
+    step, small = resolve(NAME), two_ops()
+    assert turn_of(resolve("grpo{save_every=10}")) == 10 * turn_of(step)
+    assert limits.scaled(small).tries == 100 * WHOLE // 2
+    assert limits.scaled(resolve("grpo{save_every=10}")).tries < limits.scaled(step).tries
+    assert Limits(tries=1).scaled(resolve("grpo{save_every=10}")).tries == 1
+
+
+def two_ops() -> Program:
+    kind = OpKind("one", (), (), reads=("x",), writes=("x",), user=True)
+    states = (Resource("x", ResourceKind.STATE),)
+    return Program("two", (), Contract(), states, (kind,), body=(Op("a", "one"), Op("b", "one")))
+
+
+def test_a_place_that_lets_a_callback_run_before_what_may_fail_is_refused_at_once():
+    for place in ("place{op=log,lane=io}", "place{op=log,below=on_step_end}"):
+        result = run_pipeline(resolve(NAME), place)
+        (remark,) = [remark for remark in result.remarks if remark.kind == "missed"]
+        assert (remark.code, result.schedule.program) == ("ST254", resolve(NAME))
+    together = run_pipeline(resolve(NAME), "place{op=log+on_step_end,lane=io}").schedule
+    assert validate(together.program, together.source, budget=Budget(runs=40)).ok
 
 
 def test_candidates_leave_the_contract_and_the_bits_as_they_are():
