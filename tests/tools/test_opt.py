@@ -152,3 +152,9 @@ def test_control_a_pass_that_declines_leaves_no_file(capsys, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     opt(capsys, "grpo", "-p", "take-ahead")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mesh", ["data=1000001", "data=2000,fsdp=2000", "fsdp=99999999999999999999"])
+def test_a_mesh_of_more_devices_than_there_can_be_is_refused(mesh: str, capsys):
+    assert main(["opt", "grpo", "-p", "select-logps-head", f"--mesh={mesh}"]) == 1
+    assert "error[ST635]" in capsys.readouterr().err

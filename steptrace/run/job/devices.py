@@ -13,12 +13,15 @@ from steptrace.diag.job import JobOptionError, TooFewDevicesError
 AXES = ("data", "fsdp", "context", "expert")
 """The axes that a job knows; what each shards says `trainer.mesh`."""
 
+MOST = 1_000_000
+"""More devices than any mesh has; a number above it is a slip."""
+
 
 def mesh_sizes(text: str) -> dict[str, int]:
     """The devices along each axis, in the order of the text; nothing for "".
 
     Raises:
-      JobOptionError: an axis is unknown or named twice, or its size is no positive number.
+      JobOptionError: an axis is unknown or named twice, or its size is no positive number; or all are too many.
     """
     sizes: dict[str, int] = {}
     for part in text.split(",") if text else ():
@@ -29,6 +32,8 @@ def mesh_sizes(text: str) -> dict[str, int]:
                 help=f"each of {', '.join(AXES)} at most once, as in data=2,fsdp=4",
             )
         sizes[axis] = int(size)
+    if prod(sizes.values()) > MOST:
+        raise JobOptionError(f"mesh={text!r}: no machine has so many devices", help=f"{MOST:,} at most, over all axes")
     return sizes
 
 
