@@ -22,7 +22,7 @@ FIGURES = ("period_s", "idle_s", "memory_bytes", "staleness")
 
 
 def settings_of(text: str) -> dict[str, list[str]]:
-    """The settings of a sweep: ``staleness=0..4 micro_batches=4,8,16``.
+    """The settings of a sweep: ``staleness=0..4 micro_batches=4,8,16``; ``4..0`` counts down.
 
     Raises:
       UsageError: a word of it is no setting.
@@ -33,10 +33,16 @@ def settings_of(text: str) -> dict[str, list[str]]:
         if match is None:
             raise UsageError(f"--sweep: `{word}` is no setting; one is staleness=0..4 or micro_batches=4,8,16")
         first, last, several = match[2], match[3], match[4]
-        found[match[1]] = several.split(",") if several else [str(n) for n in range(int(first), int(last) + 1)]
+        found[match[1]] = several.split(",") if several else _from_to(int(first), int(last))
         if match[1] == "micro_batches" and not all(re.fullmatch(r"[1-9]\d*", one) for one in found[match[1]]):
             raise UsageError(f"--sweep: `{word}`: numbers of micro-batches, from 1 on")
     return found
+
+
+def _from_to(first: int, last: int) -> list[str]:
+    """The numbers from the first to the last, counted down where that is the smaller one."""
+    step = 1 if first <= last else -1
+    return [str(number) for number in range(first, last + step, step)]
 
 
 def with_parameters(name: str, more: dict[str, str]) -> str:
