@@ -145,7 +145,8 @@ COMMAND = Command(
 Each arm computes log-probs and entropies, and the gradient of a weighted sum of them by hidden states and table.
 `gspmd` is a rematerialised scan over chunks of the sequence that the compiler shards; `gspmd-fixed` is that with the
 table gathered once and chunks taken inside each shard; `seed` is the kernel where each device gathers the whole table;
-`auto` is the kernel as it plans itself; `one-pass` takes gradients from the forward sweep. Bytes are those that one
+`auto` is the kernel as it plans itself; `one-pass` takes gradients from the forward sweep. With --tpu-topology there is
+`auto-small` too, planned within a fifth of the memory that `seed` is to take. Bytes are those that one
 device sends, counted in the compiled program with trip counts multiplied; `matmul` is FLOPs over four matmuls of the
 needed tokens; `error` is the largest of values and gradients, as a part of the largest number of their array, by a
 float64 reference.""",

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 AXES = ("fsdp", "context", "expert")
 """Axes of the mesh; on a processor two devices each."""
 
+SMALL, SMALL_SHARE = "auto-small", 0.2
+"""The kernel as it plans itself within that share of the memory that the seed's setting takes."""
+
 ARMS = ("gspmd", "gspmd-fixed", "seed", "auto", "one-pass")
 """What is compared: see the details of the command."""
 
@@ -190,11 +193,10 @@ def _arguments_specs(cell: Cell, mesh: Mesh) -> tuple[Any, ...]:
 
 def _loss(cell: Cell, name: str, mesh: Mesh) -> tuple[Callable[..., Any], str, float | None]:
     """The loss of an arm, how it splits the work, and the bytes predicted."""
-    import jax
     import jax.numpy as jnp
 
-    from steptrace_kernels.logps import Head, Layout, Strategy, fused_token_loss, logps, plan
-    from steptrace_kernels.logps.baselines import SEED, chunked, fixed
+    from steptrace_kernels.logps import Head, Layout, Strategy, fused_token_loss, logps
+    from steptrace_kernels.logps.baselines import chunked, fixed
     from steptrace_kernels.logps.choose import described
     from steptrace_kernels.logps.prepare import formula_of, inputs_of
 
@@ -215,20 +217,10 @@ def _loss(cell: Cell, name: str, mesh: Mesh) -> tuple[Callable[..., Any], str, f
 
     if name.startswith("gspmd"):
         return lambda h, t, ids, w, v, need: total(baseline(h, t, ids, need), w, v), "the compiler's own", None
-    shaped: Any = jax.ShapeDtypeStruct
-    strategy: Any = SEED if name == "seed" else "auto"
-    made = plan(
-        shaped((cell.rows, cell.length, cell.features), cell.dtype),
-        Head(shaped((cell.vocab, cell.features), cell.dtype)),
-        mesh=cell.axis_sizes,
-        layout=layout,
-        strategy=strategy,
-        one_pass=name == "one-pass",
-        needed=some,
-        chunk_tokens=cell.chunk_tokens,
-    )
+    made = _planned(cell, name, layout)
     assert isinstance(made.strategy, Strategy)
     words, predicted = described(made.strategy), None if made.cost is None else made.cost.bytes
+    strategy: Any = made.strategy if name in ("seed", SMALL) else "auto"
     given = {"mesh": mesh, "layout": layout, "strategy": strategy, "chunk_tokens": cell.chunk_tokens}
 
     def kernel(h: Any, t: Any, ids: Any, w: Any, v: Any, need: Any) -> Any:
@@ -239,6 +231,33 @@ def _loss(cell: Cell, name: str, mesh: Mesh) -> tuple[Callable[..., Any], str, f
         return fused(h, ids, Head(t), w, v, **given, **needed)
 
     return kernel, words, predicted
+
+
+def _planned(cell: Cell, name: str, layout: Any) -> Any:
+    """The plan of an arm of the kernel."""
+    import jax
+
+    from steptrace_kernels.logps import Head, plan
+    from steptrace_kernels.logps.baselines import SEED
+
+    shaped: Any = jax.ShapeDtypeStruct
+
+    def of(strategy: Any, memory_limit: int | None = None) -> Any:
+        return plan(
+            shaped((cell.rows, cell.length, cell.features), cell.dtype),
+            Head(shaped((cell.vocab, cell.features), cell.dtype)),
+            mesh=cell.axis_sizes,
+            layout=layout,
+            strategy=strategy,
+            one_pass=name == "one-pass",
+            needed=cell.needed < 1,
+            chunk_tokens=cell.chunk_tokens,
+            memory_limit=memory_limit,
+        )
+
+    if name != SMALL:
+        return of(SEED if name == "seed" else "auto")
+    return of("auto", int(SMALL_SHARE * of(SEED).cost.memory))
 
 
 def _product(numbers: Any) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 from steptrace.diag.command import MissingCompilerError
 
-from .logps_cells import Cell, compiled, figures, mesh_of
+from .logps_cells import SMALL, Cell, compiled, figures, mesh_of
 
-_ARMS = ("gspmd-fixed", "seed", "auto", "one-pass")
+_ARMS = ("gspmd-fixed", "seed", "auto", SMALL, "one-pass")
 
 
 def ahead_of_time(cell: Cell, topology: str) -> dict[str, dict[str, Any]]:
