@@ -21,7 +21,7 @@ from steptrace.diag.running import StalledRunError
 from steptrace.diag.workers import WorkerLostError, WorkerTimeoutError
 from steptrace.testing.cells import Cell, Child, Ended, Tell
 from steptrace.testing.durable_runs import Arm, Book, Left, run_at_pace, run_into, trained_in
-from steptrace.testing.fault_cells import Ending, Setting, settings, worker_settings
+from steptrace.testing.fault_cells import Ending, Setting, calls_worker, settings, worker_settings
 from steptrace.testing.faults import inject
 from steptrace.testing.matrix import TARGETS, Outcome, matrix_rows, met, resumed
 
@@ -163,17 +163,18 @@ def _attributed(setting: Setting, said: Mapping[str, object], whole: Left) -> st
     """The error tells the op, the step and the lane; the steps before are complete.
 
     Those, of an op in a worker that runs ahead, which do not need that worker any more: one that is gone is needed by
-    all, a trainer that has failed is not called again. A worker may still be at a call that nobody has waited for: then
-    it is that one's op.
+    all, a trainer that has failed is not called again. A worker that is gone may still be at a call that nobody has
+    waited for: then it is that one's op.
     """
     place = f"in `{setting.call.op.id}` of step {setting.fault.step}, lane {setting.lane or 'host'}"
     told = _told(said)
     behind = f"of step {setting.fault.step}, lane {setting.lane or 'host'}"
-    late = setting.target == "process" and any(behind in words and "not waited for" in words for words in told)
+    gone = setting.ending in ("worker lost", "no answer")
+    late = gone and any(behind in words and "not waited for" in words for words in told)
     if not late and not any(place in words for words in told):
         return f"not attributed to {place}: {said['notes']}"
-    gone = setting.ending in ("worker lost", "no answer") or setting.call.kind.binds.startswith("trainer.")
-    ahead = setting.call.op.shift if setting.target == "process" and gone else 0
+    remote = setting.target == "process" and calls_worker(setting.call)
+    ahead = setting.call.op.shift if gone or (remote and setting.call.kind.binds.startswith("trainer.")) else 0
     return _complete(min([setting.fault.step - ahead, *_waiting(told)]), said, whole)
 
 

@@ -115,6 +115,7 @@ def test_the_command_prints_a_table_and_an_object_for_scripts():
     assert {(row["target"], row["ended"]) for row in facts["rows"] if row["fault"] == "kill"} == {
         ("inline", "killed"),
         ("process", "worker lost"),
+        ("process", "killed"),
     }
 
 
