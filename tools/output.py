@@ -1,8 +1,11 @@
-"""Where a command writes: standard output, or a file that was asked for."""
+"""Where a command writes: standard output, or a file that was asked for; and what it says while it works."""
 
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from steptrace.diag.command import OutputNotWritableError
@@ -21,3 +24,19 @@ def write_text(text: str, path: str) -> None:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputNotWritableError(f"cannot write `{path}`: {error.strerror}", help="name another file") from error
+
+
+@contextmanager
+def told_if_slow(what: str, *, after_s: float = 2.0) -> Iterator[None]:
+    """Say on standard error what is being done, once it has taken a while."""
+
+    def tell() -> None:
+        print(f"{what} ...", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(after_s, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

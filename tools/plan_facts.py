@@ -15,7 +15,7 @@ def facts_of(found: Judged, costs: Costs) -> dict[str, Any]:
 
     `period` and `bound` are seconds too, under the names by which they are spoken of.
     """
-    from steptrace.cost import bottleneck, bytes_of, critical, slack
+    from steptrace.cost import bottleneck, bytes_of, critical, instance_slack, slack
 
     period, bound = found.period, found.bound
     assert bound is not None, "a plan is judged with its bound"
@@ -38,6 +38,7 @@ def facts_of(found: Judged, costs: Costs) -> dict[str, Any]:
         "bound_why": bound.why,
         "over_bound": found.over_bound,
         "slack_s": slack(period),
+        "instance_slack_s": instance_slack(period),
         "memory": {
             "bytes": None if any(one.bytes is None for one in held) else bytes_of(held),
             "held": {one.what: {"most": one.most, "bytes": one.bytes, "where": one.where} for one in held},
@@ -71,7 +72,11 @@ def report(found: Judged, facts: dict[str, Any]) -> str:
     lines = dict.fromkeys((part.op, part.line) for part in critical(period) if part.line)
     room = [(op, said(seconds)) for op, seconds in sorted(facts["slack_s"].items(), key=lambda one: one[1])]
     parts = [aligned(head), "on the critical circle:\n" + aligned([*lines], indent=2)] if lines else [aligned(head)]
-    return "\n\n".join([*parts, "slack, before the period grows:\n" + aligned(room, indent=2)] if room else parts)
+    return "\n\n".join(
+        [*parts, "slack of each op, all its instances together, before the period grows:\n" + aligned(room, indent=2)]
+        if room
+        else parts
+    )
 
 
 def spread_in_words(spread: dict[str, Any]) -> str:

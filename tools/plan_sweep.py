@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -95,10 +95,20 @@ def sweep_table(rows: list[dict[str, Any]]) -> str:
 
 def sweep_plot(rows: list[dict[str, Any]], settings: dict[str, list[str]], *, width: int = 40) -> str:
     """The rows of a sweep as bars, for a terminal: a block for each figure, as long as its share of the largest."""
+    blocks = []
+    for figure, bars in _bars(rows, settings):
+        lines = [(setting, ("#" * round(width * share)).ljust(width), said) for setting, share, said in bars]
+        blocks.append(f"{figure}\n{aligned(lines, indent=2)}")
+    return "\n\n".join(blocks)
+
+
+def _bars(
+    rows: list[dict[str, Any]], settings: dict[str, list[str]]
+) -> Iterator[tuple[str, list[tuple[str, float, str]]]]:
+    """For each figure its name and its bars: the setting, the share of the largest, and the figure in words."""
     from steptrace.cost import seconds_in_words, size_in_words
 
     words: dict[str, Callable[[float], str]] = {"memory_bytes": size_in_words, "staleness": lambda n: f"{n:g}"}
-    blocks = []
     for figure in FIGURES:
         values = [None if "refused" in row else row.get(figure) for row in rows]
         largest = max((value for value in values if value is not None), default=None)
@@ -106,13 +116,10 @@ def sweep_plot(rows: list[dict[str, Any]], settings: dict[str, list[str]], *, wi
             continue
         bars = []
         for row, value in zip(rows, values, strict=True):
-            bar = "#" * round(width * value / largest) if value is not None and largest else ""
-            said = (
-                "refused" if "refused" in row else "" if value is None else words.get(figure, seconds_in_words)(value)
-            )
-            bars.append((setting_of(row, settings), bar.ljust(width), said))
-        blocks.append(f"{figure.rpartition('_')[0] or figure}\n{aligned(bars, indent=2)}")
-    return "\n\n".join(blocks)
+            share = value / largest if value is not None and largest else 0.0
+            told = "" if value is None else words.get(figure, seconds_in_words)(value)
+            bars.append((setting_of(row, settings), share, "refused" if "refused" in row else told))
+        yield figure.rpartition("_")[0] or figure, bars
 
 
 def setting_of(row: dict[str, Any], settings: dict[str, list[str]]) -> str:
@@ -122,31 +129,24 @@ def setting_of(row: dict[str, Any], settings: dict[str, list[str]]) -> str:
 
 def sweep_svg(rows: list[dict[str, Any]], settings: dict[str, list[str]], title: str) -> str:
     """The rows of a sweep as a page of bars in SVG: no script, no font and no file from elsewhere."""
-    from steptrace.cost import seconds_in_words, size_in_words
-
-    words: dict[str, Callable[[float], str]] = {"memory_bytes": size_in_words, "staleness": lambda n: f"{n:g}"}
+    letters = max((len(setting_of(row, settings)) for row in rows), default=0)
+    left = max(150, 34 + 7 * letters)
+    width = max(left + 510, 32 + 9 * len(title))
     parts, top = [f'<text x="16" y="26" class="title">{escape(title)}</text>'], 52
-    for figure in FIGURES:
-        values = [None if "refused" in row else row.get(figure) for row in rows]
-        largest = max((value for value in values if value is not None), default=None)
-        if largest is None:
-            continue
-        parts.append(f'<text x="16" y="{top}" class="head">{figure.rpartition("_")[0] or figure}</text>')
-        for row, value in zip(rows, values, strict=True):
+    for figure, bars in _bars(rows, settings):
+        parts.append(f'<text x="16" y="{top}" class="head">{figure}</text>')
+        for setting, share, said in bars:
             top += 20
-            length = 380 * value / largest if value is not None and largest else 0.0
-            said = (
-                "refused" if "refused" in row else "" if value is None else words.get(figure, seconds_in_words)(value)
-            )
-            parts.append(f'<text x="16" y="{top}">{escape(setting_of(row, settings))}</text>')
-            parts.append(f'<rect x="250" y="{top - 11}" width="{length:.1f}" height="13" class="bar"/>')
-            parts.append(f'<text x="{256 + length:.1f}" y="{top}">{escape(said)}</text>')
+            parts.append(f'<text x="16" y="{top}">{escape(setting)}</text>')
+            parts.append(f'<rect x="{left}" y="{top - 11}" width="{380 * share:.1f}" height="13" class="bar"/>')
+            parts.append(f'<text x="{left + 6 + 380 * share:.1f}" y="{top}">{escape(said)}</text>')
         top += 36
     style = (
         "text{font:12px sans-serif;fill:#222}.title{font-size:15px;font-weight:bold}.head{font-weight:bold}"
         ".bar{fill:#3b76c4}.back{fill:#fff}"
         "@media(prefers-color-scheme:dark){text{fill:#ddd}.bar{fill:#6ea0e6}.back{fill:#1b1b1f}}"
     )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {top}" width="760" height="{top}">'
-    back = f'<rect class="back" width="760" height="{top}"/>'
+    height = top - 20
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+    back = f'<rect class="back" width="{width}" height="{height}"/>'
     return "\n".join([head, f"<style>{style}</style>", back, *parts, "</svg>"]) + "\n"

@@ -10,8 +10,9 @@ from steptrace.cost.judged import Judged, judged
 from steptrace.cost.memory import Held, bytes_of, check_memory, memory_of, memory_over_time
 from steptrace.cost.period import Period, period_of
 from steptrace.cost.quantity import quantity, seconds_in_words, size_in_words
+from steptrace.cost.slack import instance_slack, slack, tight_s
 from steptrace.cost.step_times import StepTimes, step_times
-from steptrace.cost.words import Part, bottleneck, critical, slack, tight_s
+from steptrace.cost.words import Part, bottleneck, critical
 
 __all__ = [
     "OTHER",
@@ -28,6 +29,7 @@ __all__ = [
     "bytes_of",
     "check_memory",
     "critical",
+    "instance_slack",
     "judged",
     "memory_of",
     "memory_over_time",

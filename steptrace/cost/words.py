@@ -1,12 +1,10 @@
-"""The bottleneck of a schedule in words, and how much room every other op has."""
+"""The bottleneck of a schedule in words."""
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 
-from steptrace.cost.folded import Arc
 from steptrace.cost.moments import WAITS
 from steptrace.cost.period import Period
 from steptrace.cost.quantity import seconds_in_words
@@ -92,64 +90,3 @@ def _of_run(run: tuple[Part, ...], times: int, of: int, kinds: int) -> str:
 
 def _short(part: Part) -> str:
     return f"{part.count} x {part.op}" if part.count > 1 else part.op
-
-
-def slack(period: Period) -> dict[str, float]:
-    """By op, how much longer one instance of it may take before the period grows; 0 on a critical circle.
-
-    An instance on no circle may take as long as it likes; its op is left out.
-    """
-    graph, ratio, late = period.graph, float(period.largest.ratio), period.largest.late
-    scale = max([1.0, *map(abs, late)])
-    outgoing: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for arc in graph.arcs:
-        outgoing[arc.source].append((arc.target, max(0.0, _room(arc, ratio, late))))
-    found: dict[str, float] = {}
-    on_circle = {arc.target for arc in period.largest.circle} | {arc.source for arc in period.largest.circle}
-    for event, (name, _) in enumerate(graph.names):
-        if name.part >= WAITS or not name.op:
-            continue
-        room = 0.0 if event in on_circle else _shortest_round(outgoing, event, found.get(name.op, float("inf")))
-        if room < found.get(name.op, float("inf")):
-            found[name.op] = 0.0 if room < 1e-12 * scale else room
-    return found
-
-
-def tight_s(period: Period) -> float:
-    """Seconds that all circles without room take together, where `critical` is one of them: all must become shorter."""
-    graph, ratio, late = period.graph, float(period.largest.ratio), period.largest.late
-    least = 1e-9 * max([1.0, *map(abs, late)])
-    arcs = [arc for arc in graph.arcs if _room(arc, ratio, late) <= least]
-    while True:
-        sources, targets = {arc.source for arc in arcs}, {arc.target for arc in arcs}
-        kept = [arc for arc in arcs if arc.source in targets and arc.target in sources]
-        if len(kept) == len(arcs):
-            break
-        arcs = kept
-    longest: dict[int, float] = {}
-    for arc in arcs:
-        longest[arc.target] = max(longest.get(arc.target, 0.0), arc.seconds)
-    return sum(longest.values())
-
-
-def _room(arc: Arc, ratio: float, late: tuple[float, ...]) -> float:
-    return late[arc.target] - late[arc.source] - (arc.seconds - ratio * arc.turns)
-
-
-def _shortest_round(outgoing: dict[int, list[tuple[int, float]]], start: int, limit: float) -> float:
-    """The least room of a circle through an event, no more than a limit."""
-    best: dict[int, float] = {}
-    queue = [(0.0, start)]
-    while queue:
-        room, at = heapq.heappop(queue)
-        if room >= limit:
-            return limit
-        if at == start and room > 0:
-            return room
-        for target, more in outgoing[at]:
-            if target == start:
-                limit = min(limit, room + more)
-            elif room + more < best.get(target, float("inf")):
-                best[target] = room + more
-                heapq.heappush(queue, (room + more, target))
-    return limit

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from steptrace.cost import bottleneck, bound_of, critical, judged, period_of, slack
+from steptrace.cost import bottleneck, bound_of, critical, instance_slack, judged, period_of, slack
 from steptrace.cost.folded import Arc, Folded
 from steptrace.cost.machine import Machine
 from steptrace.cost.moments import Name
@@ -189,6 +189,29 @@ def test_an_op_may_take_longer_by_its_slack_and_no_more():
         longer = Durations({**COSTS, "log": Cost(4 + more)})
         after = period_of(plan, longer, micro_batches=3)
         assert (after.seconds > before.seconds + 1e-9) == grows
+
+
+def test_an_op_in_a_loop_shares_its_room_among_its_instances():
+    """A circle of 10 s a turn, and one of two rounds of a loop that take a second each."""
+    names = (*((Name("looped", (at,), 1, "host"), 0) for at in range(2)), (Name("other", (), 1, "host"), 0))
+    arcs = (Arc(0, 1, 1.0, 0), Arc(1, 0, 1.0, 1), Arc(2, 2, 10.0, 1))
+    graph = Folded(names, arcs, 1)
+    period = replace(
+        period_of(plan_for("grpo", ""), Durations(COSTS), micro_batches=1), graph=graph, largest=largest_ratio(graph)
+    )
+    assert instance_slack(period) == {"looped": 8.0, "other": 0.0}
+    assert slack(period) == {"looped": 4.0, "other": 0.0}
+
+
+@pytest.mark.parametrize("op", ["next_mb", "fetch_metrics"])
+def test_all_instances_of_an_op_may_take_longer_by_its_slack_and_no_more(op: str):
+    plan = plan_for("grpo{staleness=1,save_every=1000000}", "pipelined-boundary-unstaged")
+    before = period_of(plan, Durations(COSTS), micro_batches=3)
+    room = min(seconds for id, seconds in slack(before).items() if id.partition(".")[0] == op)
+    cost = Durations(COSTS).kind(op)
+    for more, grows in ((room * 0.999, False), (room * 1.5 + 1, True)):
+        longer = Durations({**COSTS, op: replace(cost, issue_s=cost.issue_s + more)})
+        assert (period_of(plan, longer, micro_batches=3).seconds > before.seconds + 1e-9) == grows
 
 
 def test_no_schedule_is_faster_than_the_bound():

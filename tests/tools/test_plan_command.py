@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from xml.etree import ElementTree
 
 import pytest
 
 from steptrace_tools.cli import main
+from steptrace_tools.output import told_if_slow
+from steptrace_tools.plan_sweep import settings_of
 
 PROGRAM = "grpo{staleness=1,save_every=1000000}"
 
@@ -143,6 +146,19 @@ def test_a_sweep_is_a_table_and_a_plot(capsys, costs, tmp_path):
     widths = [float(one.get("width")) for one in root.iter() if one.get("class") == "bar"]
     assert len(widths) == 16
     assert widths[1] == 380.0
+
+
+def test_a_sweep_may_count_down():
+    assert settings_of("staleness=2..0 micro_batches=3..3") == {"staleness": ["2", "1", "0"], "micro_batches": ["3"]}
+
+
+def test_what_takes_long_is_told_and_what_does_not_is_not(capsys):
+    with told_if_slow("twelve settings are judged", after_s=0.01):
+        time.sleep(0.3)
+    assert capsys.readouterr().err == "twelve settings are judged ...\n"
+    with told_if_slow("this is quick", after_s=60):
+        pass
+    assert capsys.readouterr().err == ""
 
 
 def test_a_row_that_is_refused_has_its_reason_and_no_bar(capsys, costs):

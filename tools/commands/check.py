@@ -77,9 +77,12 @@ def _check_against(reference: str, against: str, *, grid: bool) -> int:
     from steptrace.diag.base import SteptraceError
     from steptrace.lang.reference import resolve
 
+    from ..output import told_if_slow
+
     program, source = resolve(reference), resolve(against)
     try:
-        report = prove_equal(program, source)
+        with told_if_slow(f"runs of {reference} and {against} are compared, side by side and cut off by failures"):
+            report = prove_equal(program, source)
     except SteptraceError as error:
         print(f"not equal to {against}: {error.code}: {error.message}")
         if grid:

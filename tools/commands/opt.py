@@ -41,14 +41,15 @@ def _define(values: flags.FlagValues) -> None:
 def _run(operands: list[str], values: flags.FlagValues) -> int:
     from steptrace.lang.reference import resolve
 
-    from ..output import write_text
+    from ..output import told_if_slow, write_text
     from ..with_costs import with_costs
     from ..with_mesh import with_mesh
 
     if not values.pipeline:
         raise UsageError(f"`opt` needs a pipeline: opt {operands[0]} -p pipelined-boundary")
     pipeline = with_mesh(with_costs(values.pipeline, values.costs), values.mesh, values.task)
-    result = _applied(resolve(operands[0]), pipeline)
+    with told_if_slow(f"{values.pipeline} is applied to {operands[0]}"):
+        result = _applied(resolve(operands[0]), pipeline)
     _show(result, values)
     if values.dump:
         _write_dumps(result, values.dump)

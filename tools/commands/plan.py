@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from math import prod
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -44,6 +45,7 @@ def _define(values: flags.FlagValues) -> None:
 def _run(operands: list[str], values: flags.FlagValues) -> int:
     from steptrace.cost import read_costs
 
+    from ..output import told_if_slow
     from ..plan_facts import facts_of, report
     from ..plan_spread import spread_facts, spreads_of
     from ..plan_sweep import settings_of
@@ -55,8 +57,9 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
     judge = _Judge(values, costs, [] if "micro_batches" in settings else _counts(values["micro-batches"].value, costs))
     if settings:
         return _swept(operands[0], settings, judge, values)
-    found, pipeline = judge(operands[0])
-    facts = facts_of(found, costs)
+    with told_if_slow(f"schedules of {operands[0]} are judged"):
+        found, pipeline = judge(operands[0])
+        facts = facts_of(found, costs)
     if values.auto:
         facts |= {"pipeline": pipeline, "stopped": judge.stopped}
     spreads = spreads_of(values.jitter, values.stragglers)
@@ -67,10 +70,12 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
 
 
 def _swept(name: str, settings: dict[str, list[str]], judge: _Judge, values: flags.FlagValues) -> int:
-    from ..output import write_text
+    from ..output import told_if_slow, write_text
     from ..plan_sweep import sweep, sweep_plot, sweep_svg, sweep_table
 
-    rows = sweep(name, settings, judge.costs, judge)
+    count = prod(map(len, settings.values()))
+    with told_if_slow(f"{count} settings of {name} are judged, one after the other"):
+        rows = sweep(name, settings, judge.costs, judge)
     if values.svg:
         write_text(
             sweep_svg(rows, settings, f"{name} {values.pipeline or ('--auto' if values.auto else '')}"), values.svg
