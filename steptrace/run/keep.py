@@ -45,6 +45,7 @@ class Keeping:
         Raises:
           OutputNotWritableError: one cannot be written any more.
         """
+        self.recorder.ended(session)
         recording = self.recorder.recording(pipeline=self._pipeline)
         try:
             if self._events is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from array import array
@@ -19,7 +18,7 @@ from steptrace.run.executor import Rule
 from steptrace.run.instance import At
 from steptrace.run.session import Session
 from steptrace.run.verbs import Results
-from steptrace.run.watch import Sent, Watcher
+from steptrace.run.watch import Sent, Tokens, Watcher, done_by, is_ready
 from steptrace.simulate import TRAINER, Event, Span
 from steptrace.simulate.waits import lane_waits
 from steptrace.timeline.recording import Recording, arrows_of, line_of
@@ -27,11 +26,7 @@ from steptrace.timeline.recording import Recording, arrows_of, line_of
 LIMIT = 1 << 16
 """How many instances are kept of each lane, and how much work of each device: the newest."""
 
-CALL, UPDATE = "last_call_token", "last_update_token"
-"""Where a trainer offers what is ready once its last training call, and its last update, is done."""
-
 _NONE = -1
-_NOTHING = object()
 
 _Known: TypeAlias = tuple[int, str, Callable[[int, At, float, float], None]]
 """An op's number, the device that its calls may send work to, and what notes an instance of it."""
@@ -65,11 +60,12 @@ class _Ring:
 
 
 class Recorder:
-    """Records one run: give its `around` to `steptrace.run`, and ask for the `recording` once that is over.
+    """Records one run: give it to `steptrace.run` in ``around``, and ask for the `recording` once that is over.
 
     Of each instance of an op it keeps the step, the micro-batch, and when its call began and returned. Devices are
     watched where there is something to wait for: a trainer's ``last_call_token`` and ``last_update_token``, and arrays
-    among the results of calls to other parts. Parts that share a device are drawn as one, the trainer's.
+    among the results of calls to other parts. Parts that share a device are drawn as one, the trainer's. The device of
+    a trainer in a process of its own is watched there, by the same clock.
 
     Args:
       limit: how many instances are kept of each lane, and how much work of each device.
@@ -86,11 +82,17 @@ class Recorder:
         self._known: dict[int, _Known] = {}
         self._session: Session | None = None
         self._blocking: dict[str, bool] = {}
-        self._tokens: dict[str, Any] = {}
+        self._tokens: Tokens | None = None
+        self._elsewhere: Any = None
+        self._told: list[Span] = []
         self._watchers: dict[str, Watcher] = {}
         self._names: dict[Any, str] = {}
         self._pending: deque[Sent] = deque()
         self._looking = threading.Lock()
+
+    def __call__(self, rule: Rule) -> Rule:
+        """As `around`."""
+        return self.around(rule)
 
     def around(self, rule: Rule) -> Rule:
         """The rule, recorded; of those put around an op it is to be the innermost."""
@@ -124,12 +126,18 @@ class Recorder:
 
         return annotated
 
+    def ended(self, session: Session) -> None:
+        """Ask a trainer in another process what its device did, as long as it is there."""
+        trainer, self._elsewhere = self._elsewhere, None
+        if trainer is not None:
+            self._told += trainer.watched_calls()
+
     def recording(self, *, pipeline: str = "") -> Recording:
         """What was recorded, once the run is over; times are in seconds from its first op on."""
         session = self._session
         if session is None:
             return Recording("", pipeline, "measured", (), ())
-        seen = [span for watcher in self._watchers.values() for span in watcher.close()]
+        seen = [span for watcher in self._watchers.values() for span in watcher.close()] + self._told
         zero = min((row[3] for ring in self._rings.values() for row in ring.rows()), default=0.0)
         spans = tuple(_moved(span, zero) for span in seen)
         events = _held(self._events(zero, spans), session.plan)
@@ -158,9 +166,12 @@ class Recorder:
         with self._lock:
             if self._session is None:
                 trainer = session.parts.trainer
-                self._tokens = {name: getattr(trainer, name) for name in (CALL, UPDATE) if _offers(trainer, name)}
-                self._names[_place(self._tokens.get(UPDATE)) or TRAINER] = TRAINER
+                self._tokens = Tokens(trainer)
+                self._names[_place(self._tokens.update) or TRAINER] = TRAINER
                 self._session = session
+                if self.wait is None and hasattr(type(trainer), "watch_calls"):
+                    trainer.watch_calls()
+                    self._elsewhere = trainer
             kind = kinds_of(session.plan.program)[op.kind]
             self._blocking[op.kind] = kind.blocking
             ring = self._rings.setdefault(op.lane, _Ring(self._limit))
@@ -175,31 +186,21 @@ class Recorder:
         if not self._looking.acquire(blocking=False):
             return
         try:
-            while pending and _is_ready(pending[0].token):
+            while pending and is_ready(pending[0].token):
                 pending.popleft().by = now
         finally:
             self._looking.release()
 
     def _watch(self, session: Session, device: str, at: At, start: float, end: float, results: Any) -> None:
         """Have what a call has sent to a device watched."""
-        found = self._trainer_tokens(session, at) if device == TRAINER else _arrays(results)
+        tokens = self._tokens
+        found = tokens.new(at.op.kind) if device == TRAINER and tokens is not None else _arrays(results)
         for what, token in found:
             self._sent(device, at, what, start, end, token)
         if self.wait is not None and not self._blocking[at.op.kind]:
             self.wait()
             if not found:
                 self._sent(device, at, "", start, end, None)
-
-    def _trainer_tokens(self, session: Session, at: At) -> list[tuple[str, Any]]:
-        """What the trainer's call has put in place of what was there before it."""
-        found, trainer, tokens = [], session.parts.trainer, self._tokens
-        for name in tokens:
-            token = getattr(trainer, name)
-            if token is not None and token is not tokens[name]:
-                tokens[name] = token
-                own = name == CALL or "update" in at.op.kind
-                found.append(("" if own else "update", token))
-        return found
 
     def _sent(self, device: str, at: At, what: str, start: float, end: float, token: Any) -> None:
         place = _place(token) or device
@@ -211,7 +212,7 @@ class Recorder:
             with self._lock:
                 watcher = self._watchers.setdefault(name, Watcher(name, self._limit))
         micro = at.rounds[-1] if at.rounds else None
-        work = Sent(at.op, at.step, micro, what, start, end, token, _done(token, end))
+        work = Sent(at.op, at.step, micro, what, start, end, token, done_by(token, end))
         if work.done is None and hasattr(token, "is_ready"):
             self._pending.append(work)
         watcher.sent(work)
@@ -234,29 +235,9 @@ class Recorder:
         return tuple(found)
 
 
-def _offers(trainer: Any, name: str) -> bool:
-    """Whether a trainer has an attribute of its own: to ask one in another process each time would change the run."""
-    return inspect.getattr_static(trainer, name, _NOTHING) is not _NOTHING
-
-
 def _watched(kind: OpKind) -> str:
     """Where a kind of op may send work: to the trainer's device wherever it calls the trainer."""
     return TRAINER if kind.device == TRAINER or kind.binds.startswith("trainer.") else kind.device
-
-
-def _done(token: Any, end: float) -> float | None:
-    """When work was done, as far as that is known when its call has returned: within the call, or waited for."""
-    if token is None:
-        return time.perf_counter()
-    return end if hasattr(token, "is_ready") and _is_ready(token) else None
-
-
-def _is_ready(token: Any) -> bool:
-    """Whether the work is done; what was given away is, and so is what a thread that waits has let go of."""
-    try:
-        return token is None or bool(token.is_ready())
-    except RuntimeError:
-        return True
 
 
 def _place(token: Any) -> Any:

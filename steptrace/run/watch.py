@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import queue
 import threading
@@ -10,10 +11,28 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
-from steptrace.ir import Op
 from steptrace.simulate import Span
+
+CALL, UPDATE = "last_call_token", "last_update_token"
+"""Where a trainer offers what is ready once its last training call, and its last update, is done."""
+
+_NOTHING = object()
+
+
+class Named(Protocol):
+    """An op, as far as watching goes."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+        ...
 
 
 @dataclass(slots=True)
@@ -33,7 +52,7 @@ class Sent:
       seen: when a thread that waits has seen it done.
     """
 
-    op: Op
+    op: Named
     step: int
     micro: int | None
     what: str
@@ -97,6 +116,53 @@ class Watcher:
             note(work)
             self.count += 1
         self.cpu_s = time.thread_time()
+
+
+class Tokens:
+    """What a trainer offers to wait for, and what of it a call has put in place of what was there before.
+
+    Args:
+      trainer: the trainer, in this process.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._last = {name: getattr(trainer, name) for name in (CALL, UPDATE) if _offers(trainer, name)}
+
+    @property
+    def update(self) -> Any:
+        """What the last update has left; None for nothing."""
+        return self._last.get(UPDATE)
+
+    def new(self, kind: str) -> list[tuple[str, Any]]:
+        """What the last call of an op of this kind has put there: "" and its own work, or "update" and that of one."""
+        found, last = [], self._last
+        for name in last:
+            token = getattr(self._trainer, name)
+            if token is not None and token is not last[name]:
+                last[name] = token
+                found.append(("" if name == CALL or "update" in kind else "update", token))
+        return found
+
+
+def _offers(trainer: Any, name: str) -> bool:
+    """Whether a trainer has an attribute of its own: to ask one in another process each time would change the run."""
+    return inspect.getattr_static(trainer, name, _NOTHING) is not _NOTHING
+
+
+def done_by(token: Any, end: float) -> float | None:
+    """When work was done, as far as that is known when its call has returned: within the call, or to be waited for."""
+    if token is None:
+        return time.perf_counter()
+    return end if hasattr(token, "is_ready") and is_ready(token) else None
+
+
+def is_ready(token: Any) -> bool:
+    """Whether the work is done; what was given away is, and so is what a thread that waits has let go of."""
+    try:
+        return token is None or bool(token.is_ready())
+    except RuntimeError:
+        return True
 
 
 def _spans(device: str, seen: Iterable[Sent]) -> list[Span]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from steptrace.diag.remote import AfterFailureError
-from steptrace.run.remote.wire import How, Kept
+from steptrace.run.remote.wire import Caller, How, Kept
 from steptrace.workers import Remote
 
 _PLAIN = How()
+_WATCHED = 1 << 16
+"""How much work of a device is kept, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class HostedPart:
         self._part = made.build()
         self._kept: dict[int, Any] = {}
         self._failed = ""
+        self._watch: Watch | None = None
 
     def hosted_name(self) -> str:
         """The name of the part's class."""
@@ -65,10 +69,20 @@ class HostedPart:
         """Let a function that can be imported do something to the part; for tests."""
         change(self._part, *args)
 
+    def hosted_watch(self) -> None:
+        """Watch the part's device from here on."""
+        self._watch = Watch(self._part)
+
+    def hosted_watched(self) -> tuple[Any, ...]:
+        """What the device did since then, once all is done."""
+        watch, self._watch = self._watch, None
+        return () if watch is None else watch.close()
+
     def hosted_renew(self) -> None:
-        """Forget what has failed, and what is kept."""
+        """Forget what has failed, and what is kept; watch no more."""
         self._failed = ""
         self._kept.clear()
+        self.hosted_watched()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -90,12 +104,15 @@ class HostedPart:
             args, how = (how, *args), _PLAIN
         if self._failed:
             raise AfterFailureError(f"`{name}` was called behind a `{self._failed}` that had failed")
+        called = time.perf_counter()
         try:
             made = getattr(self._part, name)(*map(self._arrived, args), **given)
         except BaseException:
             if how.loose:
                 self._failed = name
             raise
+        if self._watch is not None and how.watched is not None:
+            self._watch.note(how.watched, called)
         for value in args:
             if isinstance(value, Kept):
                 self._kept.pop(value.number, None)
@@ -115,6 +132,33 @@ class HostedPart:
             return made
         self._kept[number] = made[0]
         return number, made[1]
+
+
+class Watch:
+    """Watches the device of a trainer, in the trainer's process.
+
+    Args:
+      trainer: the trainer.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        from steptrace.run.watch import Tokens, Watcher
+        from steptrace.simulate import TRAINER
+
+        self._tokens, self._watcher = Tokens(trainer), Watcher(TRAINER, _WATCHED)
+
+    def note(self, caller: Caller, called: float) -> None:
+        """Have watched what a call has sent to the device."""
+        from steptrace.run.watch import Sent, done_by
+
+        returned = time.perf_counter()
+        for what, token in self._tokens.new(caller.kind):
+            done = done_by(token, returned)
+            self._watcher.sent(Sent(caller, caller.step, caller.micro, what, called, returned, token, done))
+
+    def close(self) -> tuple[Any, ...]:
+        """Wait for all that was sent; gives what the device did, in order."""
+        return self._watcher.close()
 
 
 def told(made: Any, word: str) -> Any:

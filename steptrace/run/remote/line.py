@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from steptrace.lang.records import MicroBatch
 from steptrace.run.instance import At
 from steptrace.run.remote.loans import Loans, micro_batches
 from steptrace.run.remote.places import here, told
-from steptrace.run.remote.wire import How
+from steptrace.run.remote.wire import Caller, How
 from steptrace.workers import Pending, Worker
 
 AHEAD = 2
@@ -61,13 +61,14 @@ class Line:
       wait_s: how long an answer is waited for, in seconds; None for without end.
       lends: whether the part reads micro-batches where they lie, until they are given back.
       loans: the calls that do.
+      watching: whether the part's process watches its device, and is told which op makes a call.
       issued: how many calls were made.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.wait_s: float | None = None
-        self.lends = False
+        self.lends = self.watching = False
         self.loans = Loans()
         self.issued = 0
         self._issuing = threading.Lock()
@@ -86,7 +87,7 @@ class Line:
           whatever the part raises, and `WorkerLostError`; the failure of an earlier call that was not waited for.
           WorkerTimeoutError: there is no answer yet after ``wait_s``.
         """
-        return self._waited(verb, (how, *map(_absolute, args)), given)
+        return self._waited(verb, (self._told_by_whom(how), *map(_absolute, args)), given)
 
     def ask(self, method: str, *args: Any) -> Any:
         """Call a method of what stands in front of the part."""
@@ -97,7 +98,7 @@ class Line:
         while len(self._open) >= AHEAD:
             self._wait_for_oldest()
         self._check()
-        words, how = _words(verb, args), How(keep, loose=True, read=())
+        words, how = _words(verb, args), self._told_by_whom(How(keep, loose=True, read=()))
         self._issue(verb, (how, *map(_absolute, args)), given, lambda pending: _Issued(pending, words, here()))
 
     def let_pass(self, issued: int) -> None:
@@ -170,6 +171,12 @@ class Line:
                     self._open.append(opened(pending))
                 return pending, before
         raise self._blamed(lost, before)
+
+    def _told_by_whom(self, how: How) -> How:
+        at = here() if self.watching else None
+        if at is None:
+            return how
+        return replace(how, watched=Caller(at.op.id, at.op.kind, at.step, at.rounds[-1] if at.rounds else None))
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -12,6 +12,7 @@ from steptrace.lang.records import MicroBatch
 from steptrace.run.remote.hosted import Attribute
 from steptrace.run.remote.line import Line
 from steptrace.run.remote.wire import How, Kept
+from steptrace.simulate import Span
 
 _USUAL = (
     *("fwd_bwd", "fwd_bwd_staged", "stage_fwd_bwd", "update", "apply_deferred_update", "old_logps", "get_metrics"),
@@ -55,6 +56,17 @@ class RemotePart:
     def release(self, micro_batch: MicroBatch) -> None:
         """Wait until the part's process reads a micro-batch no more; its buffers are used again."""
         self._line.loans.give_back(micro_batch, self._line.wait_s)
+
+    def watch_calls(self) -> None:
+        """Have the part's process watch its device from here on."""
+        self._line.ask("hosted_watch")
+        self._line.watching = True
+
+    def watched_calls(self) -> tuple[Span, ...]:
+        """What the device did since then, once all is done; times by the clock of this machine, `time.perf_counter`."""
+        self._line.watching = False
+        seen: tuple[Span, ...] = self._line.ask("hosted_watched")
+        return seen
 
     def __repr__(self) -> str:
         return f"<{self.__name__} in process {self._line.worker.pid}>"

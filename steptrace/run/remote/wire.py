@@ -7,6 +7,16 @@ hold, a staged micro-batch or a copy of its state, stays there under a number.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Caller(NamedTuple):
+    """The instance of an op that makes a call: the op's id and kind, step and micro-batch."""
+
+    id: str
+    kind: str
+    step: int
+    micro: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +27,13 @@ class How:
       keep: the number under which the result stays in the part's process; 0 for one that is sent back.
       loose: whether nobody waits for the call: behind one that fails, the part is not called any more.
       read: the words under which something is read in the result, which alone are sent back; None for all of it.
+      watched: the instance that makes it, where the part's process watches its device.
     """
 
     keep: int = 0
     loose: bool = False
     read: tuple[str, ...] | None = None
+    watched: Caller | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,43 @@ class Patient(StagingTrainer):
         return super().fwd_bwd_staged(request["request"], **how)
 
 
+class Due:
+    """Ready at a moment, as the result of a device is that works beside the calls."""
+
+    def __init__(self, moment):
+        self.moment = moment
+
+    def block_until_ready(self):
+        time.sleep(max(0.0, self.moment - time.perf_counter()))
+        return self
+
+    def is_ready(self):
+        return time.perf_counter() >= self.moment
+
+
+class Tokens(Patient):
+    """A device takes 20 ms for a micro-batch and 10 for an update, one behind the other; the calls return before."""
+
+    wait_s = 0.0
+
+    def __init__(self):
+        super().__init__()
+        self.free = 0.0
+        self.last_call_token, self.last_update_token = None, Due(0.0)
+
+    def fwd_bwd(self, micro_batch, *, apply_optimizer=False, **how):
+        self.last_call_token = self._work(0.02)
+        return super().fwd_bwd(micro_batch, apply_optimizer=apply_optimizer, **how)
+
+    def update(self):
+        super().update()
+        self.last_update_token = self._work(0.01)
+
+    def _work(self, seconds):
+        self.free = max(self.free, time.perf_counter()) + seconds
+        return Due(self.free)
+
+
 class Failing(Patient):
     """Fails in a way, once, at a call for a step.
 

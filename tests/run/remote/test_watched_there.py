@@ -1,0 +1,55 @@
+"""The device of a trainer in a process of its own is watched there, and its work is known by the ops that sent it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from remote_parts import Tokens, bind
+
+import steptrace
+from steptrace.run.record import Recorder
+from steptrace.simulate import TRAINER
+from steptrace.testing.hash_parts import HalfReference, HashRollout
+from steptrace.timeline.recording import Recording
+from steptrace.workers import remote
+
+PROGRAM = 'grpo{prompts=4, samples=3, staleness=1, saves="may_fail_late"}'
+
+
+def recorded(target: str, pipeline: str, recorder: Recorder) -> tuple[str, Recording]:
+    parts = {"trainer": remote(Tokens), "rollout": remote(HashRollout), "reference": remote(HalfReference)}
+    options = {"steps": 5, "pipeline": pipeline, "target": target, "stall_s": 60.0, "around": [recorder]}
+    result = steptrace.run(PROGRAM, {**bind(), **parts}, **options)
+    return result.params_digest, recorder.recording()
+
+
+def work(recording: Recording) -> set[tuple[str, int, int | None, str]]:
+    """The trainer's work, without the op that sent it: where a micro-batch was staged, that depends on the time."""
+    return {(span.kind == "update", span.step, span.micro, span.what) for span in recording.spans}
+
+
+@pytest.mark.parametrize("pipeline", ["", "pipelined-boundary-unstaged"])
+def test_what_a_device_did_elsewhere_is_what_it_does_here(pipeline: str):
+    before = time.perf_counter()
+    params, there = recorded("process", pipeline, Recorder())
+    assert recorded("inline", pipeline, recorder := Recorder())[0] == params
+    assert work(there) == work(recorder.recording())
+    assert {span.device for span in there.spans} == {TRAINER}
+    seconds = time.perf_counter() - before
+    calls = {(event.op, event.step, event.micro): event for event in there.events}
+    for span in there.spans:
+        call = calls[span.op, span.step, span.micro]
+        assert call.start <= span.start < span.end < seconds  # one clock for both processes
+    needed = sum(0.01 if span.op == "update" else 0.02 for span in there.spans)
+    assert sum(span.end - span.start for span in there.spans) >= 0.9 * needed
+    for span, after in zip(there.spans, there.spans[1:], strict=False):
+        assert span.end <= after.start
+
+
+def test_control_a_device_that_nobody_watches_has_done_nothing():
+    class Blind(Recorder):
+        def ended(self, session):
+            """Does not ask."""
+
+    assert recorded("process", "", Blind())[1].spans == ()
