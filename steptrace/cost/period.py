@@ -146,6 +146,7 @@ class _Walked:
       run: a run of as many steps, where one had to tell what a run decides by the time.
       loose: the devices that have no order, since nothing waits for them.
       ordered: those that have the order of the run.
+      ends: when each piece of their work ended in it.
       counts: micro-batches of each step.
       decided: what the run decided.
     """
@@ -154,6 +155,7 @@ class _Walked:
     run: Run | None
     loose: frozenset[str]
     ordered: frozenset[str]
+    ends: Mapping[SendKey, float]
     counts: tuple[int, ...]
     decided: Decided
 
@@ -172,6 +174,8 @@ def _turned(walked: _Walked, first: int, turn: int) -> tuple[Folded, Largest] | 
         for device in (*walked.loose, *walked.ordered):
             if not paces.agree(events.sends[device], events, ordered=device in walked.ordered):
                 return None
+        if not all(paces.reached(events.sends[device], events, first, walked.ends) for device in walked.ordered):
+            return None
     except Standstill:
         return None
     return graph, largest
@@ -216,7 +220,8 @@ def _walked(plan: Plan, durations: Durations, counts: tuple[int, ...], flags: Fl
             help="lower the plan from a schedule that was checked",
         ) from error
     events.in_order({} if run is None else order_in(run, ordered), loose)
-    return _Walked(events, run, loose, ordered, counts, decided)
+    ends = {} if run is None else ends_in(run, ordered)
+    return _Walked(events, run, loose, ordered, ends, counts, decided)
 
 
 def decides_by_time(plan: Plan) -> bool:
@@ -234,9 +239,14 @@ def decided_in(run: Run) -> Decided:
 
 def order_in(run: Run, devices: Set[str]) -> dict[SendKey, int]:
     """The places of the work of some devices in the order in which a run did it."""
+    return {key: at for at, key in enumerate(ends_in(run, devices))}
+
+
+def ends_in(run: Run, devices: Set[str]) -> dict[SendKey, float]:
+    """When the work of some devices ended in a run, in seconds, in the order in which it was done."""
     return {
-        (span.device, span.op, span.step, span.micro, span.what): at
-        for at, span in enumerate(run.spans)
+        (span.device, span.op, span.step, span.micro, span.what): span.end
+        for span in run.spans
         if span.device in devices
     }
 

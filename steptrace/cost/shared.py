@@ -9,12 +9,12 @@ work of a step takes, or as long as the slowest lane that sends it; whichever la
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from fractions import Fraction
 from itertools import pairwise
 
 from steptrace.cost.folded import Arc, Folded
-from steptrace.cost.moments import Events, Name, Send
+from steptrace.cost.moments import Events, Name, Send, SendKey
 from steptrace.cost.ratio import Largest, largest_ratio
 
 
@@ -103,6 +103,29 @@ class Paces:
             if not ordered and any(self._of(source) > pace for source in outside - mine):
                 return False
         return not ordered or len(set(found.values())) <= 1
+
+    def reached(self, sends: list[Send], events: Events, first: int, ends: Mapping[SendKey, float]) -> bool:
+        """Whether work that a device did in a run came as fast as it does in this graph, from one turn to the next.
+
+        An order may stay the same for some turns before the run has settled, and be another one then.
+
+        Args:
+          sends: what the device was sent.
+          events: the events that the graph was folded from.
+          first: the step at which the first of the two turns begins.
+          ends: when each piece of work ended in the run, in seconds.
+        """
+        steps, numbers = self._graph.steps, {name: at for at, name in enumerate(self._graph.names)}
+        for send in sends:
+            away = events.steps[send.event] - first
+            if 0 <= away < steps:
+                device, op, step, micro, what = send.key
+                later = ends[device, op, step + steps, micro, what]
+                grown = later - ends[send.key]
+                pace = float(self._of(numbers[events.names[send.event], away]))
+                if abs(grown - pace) > 1e-9 * max(1.0, later):
+                    return False
+        return True
 
     def _sent(self, sends: list[Send], events: Events) -> Iterator[tuple[str, set[int]]]:
         """For each piece of a device's work: the lane that sends it, and what it comes after but other such work."""

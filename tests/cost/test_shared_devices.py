@@ -113,6 +113,13 @@ def test_how_long_a_device_lasts_is_read_from_runs_of_several_lengths():
     assert lasts([runs[0], runs[1], runs[1]], {"reader"}, 10) is None
 
 
+def test_an_order_that_holds_for_a_while_is_not_taken_for_the_one_that_stays():
+    """The first lane fills a queue of two before the device serves it in the order in which it always will."""
+    tally = measure(4, [1653])
+    assert (tally.by_stratum, tally.undecided, tally.unsettled) == ({"shared devices": 1}, 0, 0)
+    assert tally.max_relative_error < 1e-9
+
+
 def test_random_schedules_of_shared_devices():
     shared = [number for number in range(200) if number % 4 == 1 and number // 4 % 2 and number % 25 != 24]
     tally = measure(7, shared)
