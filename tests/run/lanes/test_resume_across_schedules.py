@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 
 import pytest
 from crashes import FileTracker, Mean, read_lines
@@ -52,41 +53,54 @@ def left(name, out, *, pipeline, every=2, stop=None, trainer=None, delays=None):
     return made.params, made.calls, made.groups, trained, read_lines(log), mean.value
 
 
-@functools.cache
-def whole(name: str, folder: str, every: int = 2):
-    """A run in program order that nothing stopped."""
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """By program: a run in program order that nothing stopped."""
 
-    with TemporaryDirectory(dir=folder) as out:
-        return left(name, Path(out) / "run", pipeline="", every=every)
+    @functools.cache
+    def made(name: str, every: int = 2):
+        return left(name, tmp_path_factory.mktemp("whole") / "run", pipeline="", every=every)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """By program, pipeline and step: the folder of a run that ended there; it is copied before a run goes on in it."""
+
+    @functools.cache
+    def made(name: str, pipeline: str, stop: int):
+        out = tmp_path_factory.mktemp("stopped") / "run"
+        assert left(name, out, pipeline=pipeline, stop=stop) is None
+        return out
+
+    return made
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("second", PIPELINES)
 @pytest.mark.parametrize("first", PIPELINES)
 @pytest.mark.parametrize(("name", "stops"), [("grpo", range(1, STEPS)), ("grpo_stream", (3,))])
-def test_saved_under_one_and_resumed_under_another(tmp_path, name, stops, first, second):
+def test_saved_under_one_and_resumed_under_another(tmp_path, whole, stopped, name, stops, first, second):
     for stop in stops:
-        out = tmp_path / f"{stop}"
-        assert left(name, out, pipeline=first, stop=stop) is None
-        assert left(name, out, pipeline=second) == whole(name, str(tmp_path))
+        out = shutil.copytree(stopped(name, first, stop), tmp_path / f"{stop}")
+        assert left(name, out, pipeline=second) == whole(name)
 
 
-def test_saved_under_a_schedule_and_resumed_in_program_order_and_back(tmp_path):
+def test_saved_under_a_schedule_and_resumed_in_program_order_and_back(tmp_path, whole):
     for number, (first, second) in enumerate(((PIPELINES[1], ""), ("", PIPELINES[2]), PIPELINES[2:0:-1])):
         out = tmp_path / f"{number}"
         assert left("grpo", out, pipeline=first, stop=3) is None
-        assert left("grpo", out, pipeline=second) == whole("grpo", str(tmp_path))
+        assert left("grpo", out, pipeline=second) == whole("grpo")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_whatever_the_timing(tmp_path, seed):
+def test_whatever_the_timing(tmp_path, whole, seed):
     for stop in (1, 2, 4):
         out = tmp_path / f"{stop}"
         assert left("grpo", out, pipeline="async-everything", every=1, stop=stop, delays=Delays(seed)) is None
-        assert left("grpo", out, pipeline="pipelined-boundary", every=1) == whole("grpo", str(tmp_path), 1)
+        assert left("grpo", out, pipeline="pipelined-boundary", every=1) == whole("grpo", 1)
 
 
 def facts(out, pipeline, trainer):
