@@ -21,10 +21,11 @@ class Autoschedule:
     Hides what it can: a search over pipelines of the other passes, with their options and in every order that leads
     on, then over single places of ops (`place`). The graph of each schedule judges it, with what ops take from a cost
     file (``costs``; ``micro_batches`` a step where the file does not say how many). It stops when the lower bound for
-    any legal schedule is reached, when nothing is left to try, or after ``tries`` schedules. What it finds is said as
-    a pipeline that gives the same schedule again, without a search. The same options give the same schedule; ``seed``
-    is for the order in which places are tried where there are more than can be. The contract stays as it is, and so
-    do results, bit for bit; with ``recompiled``, passes are tried too under which they agree within rounding.
+    any legal schedule is reached, when nothing is left to try, or after ``tries`` schedules of a whole train step: of
+    a smaller one more, and fewer where cadences make its turn long, since these take as much longer to judge. What it
+    finds is said as a pipeline that gives the same schedule again, without a search. The same options give the same
+    schedule; ``seed`` is for the order in which places are tried. The contract stays as it is, and so do results, bit
+    for bit; with ``recompiled``, passes are tried too under which they agree within rounding.
 
     Holds at most ``memory``, a size such as "80 GB", of what the file has sizes for; as much as it likes without.
 

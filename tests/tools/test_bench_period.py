@@ -17,7 +17,7 @@ from steptrace_tools.cli import main
 def test_periods_of_random_schedules_are_those_of_their_runs():
     tally = measure(7, range(40))
     assert tally.programs == 40
-    assert set(tally.by_stratum) == {"lanes", "issue and done", "every", "guards", "train steps"}
+    assert set(tally.by_stratum) == {"lanes", "issue and done", "shared devices", "every", "guards", "train steps"}
     assert tally.max_relative_error < 1e-9
     assert tally.disagreements == 0
     assert tally.unsettled == 0
@@ -62,6 +62,7 @@ def test_what_is_found_does_not_depend_on_the_jobs(monkeypatch):
 def test_a_run_without_an_event_takes_no_time():
     class Empty:
         events = ()
+        spans = ()
 
     assert settled(Empty(), 1, 40) == 0.0
 

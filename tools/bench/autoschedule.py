@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from absl import flags
 
 from ..command import Command
 from ..table import aligned
+from . import draws
 from .period_draws import STRATA, drawn_costs
 
 if TYPE_CHECKING:
@@ -76,10 +75,7 @@ class Tally:
 
 
 def _define(values: flags.FlagValues) -> None:
-    flags.DEFINE_integer("seed", 0, "of every draw", 0, flag_values=values)
-    flags.DEFINE_integer("programs", 100, "how many small random programs to look at", 1, flag_values=values)
-    flags.DEFINE_integer("jobs", os.cpu_count() or 1, "processes to spread the work over", 1, flag_values=values)
-    flags.DEFINE_bool("json", False, "end with one JSON object", flag_values=values)
+    draws.define(values, 100, "small random programs")
 
 
 def _run(operands: list[str], values: flags.FlagValues) -> int:
@@ -92,15 +88,7 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
 
 def measured(seed: int, programs: int, jobs: int) -> Tally:
     """Look at so many small random programs; what is found does not depend on the number of jobs."""
-    blocks = [range(first, min(first + _BLOCK, programs)) for first in range(0, programs, _BLOCK)]
-    total = Tally()
-    if jobs == 1:
-        total.add(measure(seed, range(programs)))
-        return total
-    with ProcessPoolExecutor(jobs) as pool:
-        for tally in pool.map(measure, [seed] * len(blocks), blocks):
-            total.add(tally)
-    return total
+    return draws.spread(measure, seed, programs, jobs, block=_BLOCK, total=Tally())
 
 
 def measure(seed: int, numbers: Iterable[int], *, tries: int = 400) -> Tally:

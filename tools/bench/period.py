@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from absl import flags
 
 from ..command import Command
 from ..table import aligned
+from . import draws
 from .period_draws import Tally, measure
 
 _BLOCK = 50
@@ -24,10 +23,7 @@ TOLERANCE = 1e-9
 
 
 def _define(values: flags.FlagValues) -> None:
-    flags.DEFINE_integer("seed", 0, "of every draw", 0, flag_values=values)
-    flags.DEFINE_integer("programs", 500, "how many random schedules to look at", 1, flag_values=values)
-    flags.DEFINE_integer("jobs", os.cpu_count() or 1, "processes to spread the work over", 1, flag_values=values)
-    flags.DEFINE_bool("json", False, "end with one JSON object", flag_values=values)
+    draws.define(values, 500, "random schedules")
 
 
 def _run(operands: list[str], values: flags.FlagValues) -> int:
@@ -49,15 +45,7 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
 
 def measured(seed: int, programs: int, jobs: int) -> Tally:
     """Look at so many random schedules; what is found does not depend on the number of jobs."""
-    blocks = [range(first, min(first + _BLOCK, programs)) for first in range(0, programs, _BLOCK)]
-    total = Tally()
-    if jobs == 1:
-        total.add(measure(seed, range(programs)))
-        return total
-    with ProcessPoolExecutor(jobs) as pool:
-        for tally in pool.map(measure, [seed] * len(blocks), blocks):
-            total.add(tally)
-    return total
+    return draws.spread(measure, seed, programs, jobs, block=_BLOCK, total=Tally())
 
 
 def outcome(total: Tally, cell: Mapping[str, Any], seed: int, seconds: Mapping[str, float]) -> dict[str, Any]:
