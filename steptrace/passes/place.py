@@ -41,7 +41,7 @@ class Place:
     def run(self, schedule: Schedule) -> Schedule:
         """See the class."""
         if not self.op:
-            raise declined("no op is named", loc=schedule.program.loc, help=f"{self.name}{{op=log, lane=io}}")
+            raise declined("no op is named", loc=schedule.program.loc, help=f"{self.name}{{op=free, lane=io}}")
         try:
             placed = self._stood(self._on_lane(schedule))
         except SteptraceError:

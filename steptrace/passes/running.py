@@ -11,7 +11,6 @@ from steptrace.check.dead import dead_ops, without
 from steptrace.check.schedule import check_schedule
 from steptrace.diag.base import Note, SteptraceError
 from steptrace.diag.motion import BrokenPassError, PassCrashError
-from steptrace.ir.builtin import kinds_of
 from steptrace.ir.printer import print_program
 from steptrace.ir.program import Program
 from steptrace.ir.verify import verify
@@ -120,13 +119,11 @@ def _verify(before: Schedule, after: Schedule, pass_: Pass) -> None:
 
 
 def _stays_too_early(schedule: Schedule) -> SteptraceError | None:
-    """The refusal of a schedule in which what users' code leaves would stay though the source fails before it.
+    """The refusal of a schedule in which what an op of the user's leaves would stay though the source fails before it.
 
-    The rows of the built-in ops have edges for all that stays. Users' ops, and callbacks of which is declared what they
-    touch, need not have: they come after a log line that may fail, say, and touch nothing of it.
+    The rows of the built-in ops have edges for all that stays, so only a step with ops of the user's is asked.
     """
-    rows = kinds_of(schedule.program)
-    if not schedule.program.kinds and not any(rows[op.kind].declares and op.attrs for op in schedule.program.ops()):
+    if not schedule.program.kinds:
         return None
     from steptrace.check.validation.early import stays_too_early  # only where there are such ops: it takes its time
 

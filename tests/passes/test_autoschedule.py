@@ -13,6 +13,7 @@ from steptrace.lang.reference import resolve
 from steptrace.motion import Schedule
 from steptrace.passes import parse_pipeline, run_pipeline
 from steptrace.passes.moves import moves_of
+from steptrace.passes.place import Place
 from steptrace.passes.search import (
     WHOLE,
     Limits,
@@ -20,6 +21,7 @@ from steptrace.passes.search import (
     search,
     text_in_short,
     turn_of,
+    verified,
     without_cadences,
 )
 
@@ -247,12 +249,13 @@ def two_ops() -> Program:
     return Program("two", (), Contract(), states, (kind,), body=(Op("a", "one"), Op("b", "one")))
 
 
-def test_a_place_that_lets_a_callback_run_before_what_may_fail_is_refused_at_once():
-    for place in ("place{op=log,lane=io}", "place{op=log,below=on_step_end}"):
-        result = run_pipeline(resolve(NAME), place)
-        (remark,) = [remark for remark in result.remarks if remark.kind == "missed"]
-        assert (remark.code, result.schedule.program) == ("ST254", resolve(NAME))
-    together = run_pipeline(resolve(NAME), "place{op=log+on_step_end,lane=io}").schedule
+def test_the_search_takes_no_place_that_lets_a_callback_run_before_what_may_fail():
+    start = Schedule.of(resolve(NAME))
+    for place in (Place("log", "io"), Place("log", below="on_step_end")):
+        assert run_pipeline(resolve(NAME), text_in_short(place)).schedule.program != start.program
+        assert verified(start, place).program == start.program
+    together = verified(start, Place("log+on_step_end", "io"))
+    assert together.program != start.program
     assert validate(together.program, together.source, budget=Budget(runs=40)).ok
 
 
