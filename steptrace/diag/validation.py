@@ -87,7 +87,8 @@ class FailureOrderError(SteptraceError):
         on_step_end() ...                       # the callback hears of a step
         save_checkpoint() ...                   # whose checkpoint then fails
 
-    Ways out: keep the op behind those that may fail; for a checkpoint written late, declare ``saves=may_fail_late``.
+    Ways out: keep the op behind those that may fail; for a checkpoint written late, declare ``saves=may_fail_late``,
+    for a log on a lane of its own ``logs=may_fail_late``.
     """
 
     code = "ST254"

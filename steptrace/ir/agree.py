@@ -29,6 +29,7 @@ CONTRACT_CHOICES = {
     "partial": ("train", "drop", "error"),
     "empty": ("skip", "error"),
     "saves": ("before_sync", "may_fail_late"),
+    "logs": ("before_callbacks", "may_fail_late"),
 }
 """What the clauses of a contract may say, but for the staleness, a number."""
 

@@ -9,7 +9,8 @@ One op a line; ``#`` starts a comment; blank lines are skipped. The grammar, wit
     header    = "program" word [settings] [place] NL
     contract  = "contract" "weights" "=" ("pinned" | "freshest") "staleness" "=" INT
                 "partial" "=" ("train" | "drop" | "error") "empty" "=" ("skip" | "error")
-                ["saves" "=" ("before_sync" | "may_fail_late")] NL
+                ["saves" "=" ("before_sync" | "may_fail_late")]
+                ["logs" "=" ("before_callbacks" | "may_fail_late")] NL
     row       = "op" NAME "(" [list(operand)] ")" ["->" "(" list(given) ")"] ["{" list(attr) "}"]
                 "lane" "=" word patterns {"if" "(" word "=" literal ")" patterns} {setting} [place] NL
     patterns  = ["reads" "[" list(pattern) "]"] ["writes" "[" list(pattern) "]"] ["awaits" "[" list(pattern) "]"]
@@ -175,9 +176,9 @@ class _Parser:
         self.note("contract")
         reader.expect("contract")
         clauses: dict[str, Any] = {}
-        for name in ("weights", "staleness", "partial", "empty", "saves"):
-            if name == "saves" and not reader.at(name):
-                break
+        for name in ("weights", "staleness", "partial", "empty", "saves", "logs"):
+            if name in ("saves", "logs") and not reader.at(name):
+                continue
             reader.expect(name)
             reader.expect("=")
             token = reader.token

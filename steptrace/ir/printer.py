@@ -100,11 +100,13 @@ def split_origin(text: str) -> Origin:
 
 
 def contract_text(contract: Contract) -> str:
-    """The line of a contract; ``saves`` only where it is not as usual."""
-    saves = "" if contract.saves == Contract().saves else f" saves={contract.saves}"
+    """The line of a contract; ``saves`` and ``logs`` only where they are not as usual."""
+    usual = Contract()
+    late = [("saves", contract.saves, usual.saves), ("logs", contract.logs, usual.logs)]
+    more = "".join(f" {name}={value}" for name, value, default in late if value != default)
     return (
         f"contract weights={contract.weights} staleness={contract.staleness} "
-        f"partial={contract.partial} empty={contract.empty}{saves}"
+        f"partial={contract.partial} empty={contract.empty}{more}"
     )
 
 

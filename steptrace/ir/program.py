@@ -148,6 +148,8 @@ class Contract:
       empty: a step without a micro-batch: ``skip`` its update, or refuse with an ``error``.
       saves: when a checkpoint is on disk: ``before_sync``, so that a save that fails suppresses all that follows it;
         ``may_fail_late``: the weight sync, the commit and later steps may precede its failure.
+      logs: when a step's metrics are logged: ``before_callbacks``, so that a log that fails suppresses all that follows
+        it; ``may_fail_late``: the step's callbacks and later steps may precede its failure.
     """
 
     weights: Literal["pinned", "freshest"] = "pinned"
@@ -155,6 +157,7 @@ class Contract:
     partial: Literal["train", "drop", "error"] = "train"
     empty: Literal["skip", "error"] = "skip"
     saves: Literal["before_sync", "may_fail_late"] = "before_sync"
+    logs: Literal["before_callbacks", "may_fail_late"] = "before_callbacks"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ Weights = Literal["pinned", "freshest"]
 Partial = Literal["train", "drop", "error"]
 Empty = Literal["skip", "error"]
 Saves = Literal["before_sync", "may_fail_late"]
+Logs = Literal["before_callbacks", "may_fail_late"]
 StepFunction = Callable[..., None]
 
 
@@ -69,6 +70,7 @@ def program(
     partial: Partial = "train",
     empty: Empty = "skip",
     saves: Saves = "before_sync",
+    logs: Logs = "before_callbacks",
 ) -> Callable[[StepFunction], ProgramDef]: ...
 def program(
     function: StepFunction | None = None, /, *, name: str = "", **contract: Any
@@ -86,7 +88,7 @@ def program(
       function: the function, when the decorator is used without parentheses.
       name: name of the program; the function's name when empty.
       **contract: what must stay exact and what may lag; see ``steptrace.ir.program.Contract``.
-        ``staleness`` (updates), ``weights``, ``partial``, ``empty``, ``saves``.
+        ``staleness`` (updates), ``weights``, ``partial``, ``empty``, ``saves``, ``logs``.
 
     Raises:
       ProgramSignatureError: the function is no step.

@@ -13,7 +13,11 @@ from steptrace.motion.proof import Call, rewritten
 from steptrace.motion.schedule import Moved, Schedule
 
 _LOOSER: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"weights": ("pinned", "freshest"), "saves": ("before_sync", "may_fail_late")}
+    {
+        "weights": ("pinned", "freshest"),
+        "saves": ("before_sync", "may_fail_late"),
+        "logs": ("before_callbacks", "may_fail_late"),
+    }
 )
 """The values of a clause, each looser than the one before."""
 
@@ -30,7 +34,8 @@ def relax(schedule: Schedule, **clauses: str | int) -> Moved:
 
     Args:
       schedule: the schedule.
-      **clauses: ``staleness`` (a number of updates), ``weights="freshest"``, ``saves="may_fail_late"``.
+      **clauses: ``staleness`` (a number of updates), ``weights="freshest"``, ``saves="may_fail_late"``,
+        ``logs="may_fail_late"``.
 
     Raises:
       RelaxError: as above.

@@ -24,7 +24,9 @@ class Place:
 
     Holds in memory what the ops make, for as many steps as they run ahead.
 
-    Declines when no ``op`` is named, when none would change its place, and when an edge stands in the way.
+    Declines when no ``op`` is named, when none would change its place, when an edge stands in the way, and when an op
+    that may fail would be left behind by what must not stay then: a log by a callback, unless the contract says
+    ``logs=may_fail_late``.
     """
 
     name: ClassVar[str] = "place"
@@ -48,6 +50,11 @@ class Place:
             placed = self._on_lane(self._stood(schedule))
         if placed.program == schedule.program:
             raise declined(f"`{self.op}` stands there already", loc=schedule.program.loc)
+        from steptrace.check.validation.early import stays_too_early  # only where it is needed: it takes its time
+
+        early = stays_too_early(placed.program, placed.source)
+        if early is not None:
+            raise early.raised()
         return placed
 
     def edited(self, program: Program) -> Program:

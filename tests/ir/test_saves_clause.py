@@ -1,4 +1,4 @@
-"""The contract's clause on checkpoints: written only where it is not as usual, and read back."""
+"""The contract's clauses on checkpoints and logs: written only where they are not as usual, and read back."""
 
 from __future__ import annotations
 
@@ -31,3 +31,21 @@ def test_control_another_word_is_refused() -> None:
         parse_program(text)
     with pytest.raises(SteptraceError):
         grpo.trace(saves="sometimes")
+
+
+def test_both_clauses_are_printed_and_read_back() -> None:
+    program = grpo.trace(saves="may_fail_late", logs="may_fail_late")
+    text = print_program(program)
+    assert "empty=skip saves=may_fail_late logs=may_fail_late\n" in text
+    assert parse_program(text).contract == program.contract
+    logs = grpo.trace(logs="may_fail_late")
+    assert "empty=skip logs=may_fail_late\n" in print_program(logs)
+    assert parse_program(print_program(logs)).contract == replace(program.contract, saves="before_sync")
+
+
+def test_control_another_word_for_logs_is_refused() -> None:
+    text = print_program(grpo.trace(logs="may_fail_late")).replace("may_fail_late", "sometimes")
+    with pytest.raises(BadContractError, match="one of before_callbacks, may_fail_late"):
+        parse_program(text)
+    with pytest.raises(SteptraceError):
+        grpo.trace(logs="before_sync")

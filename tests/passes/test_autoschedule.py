@@ -249,11 +249,21 @@ def two_ops() -> Program:
     return Program("two", (), Contract(), states, (kind,), body=(Op("a", "one"), Op("b", "one")))
 
 
-def test_the_search_takes_no_place_that_lets_a_callback_run_before_what_may_fail():
+@pytest.mark.parametrize("place", [Place("log", "io"), Place("log", below="on_step_end")])
+def test_no_place_lets_a_callback_run_before_what_may_fail(place: Place):
+    start, late = (Schedule.of(resolve(name)) for name in (NAME, NAME.replace("{", "{logs=may_fail_late,")))
+    result = run_pipeline(start.program, text_in_short(place))
+    assert result.schedule.program == start.program
+    assert [(remark.kind, remark.code) for remark in result.remarks] == [("missed", "ST254")]
+    assert "logs=may_fail_late" in result.remarks[0].help
+    assert verified(start, place).program == start.program
+    declared = verified(late, place)
+    assert declared.program != late.program
+    assert validate(declared.program, declared.source, budget=Budget(runs=40)).ok
+
+
+def test_a_callback_that_goes_along_is_behind_what_may_fail():
     start = Schedule.of(resolve(NAME))
-    for place in (Place("log", "io"), Place("log", below="on_step_end")):
-        assert run_pipeline(resolve(NAME), text_in_short(place)).schedule.program != start.program
-        assert verified(start, place).program == start.program
     together = verified(start, Place("log+on_step_end", "io"))
     assert together.program != start.program
     assert validate(together.program, together.source, budget=Budget(runs=40)).ok

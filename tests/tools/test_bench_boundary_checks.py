@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from steptrace.check.validation.early import stays_too_early
 from steptrace.lang.reference import resolve
 from steptrace.lower import lower
 from steptrace.passes import run_pipeline
@@ -188,6 +189,22 @@ def test_control_a_log_on_its_own_lane_that_frees_nothing_holds_up_the_step():
     assert (
         step_ms(ARMS["staged-before"] + ",place{op=log,lane=io}", 0.16) > step_ms(LOG_ARMS["log-own-lane"], 0.16) + 50
     )
+
+
+@pytest.mark.parametrize("pipeline", [*ARMS.values(), *LOG_ARMS.values()])
+def test_no_arm_leaves_anything_behind_that_the_program_would_not(pipeline: str):
+    found = run_pipeline(resolve(program_text()), pipeline)
+    assert [remark for remark in found.remarks if remark.kind == "missed"] == []
+    assert stays_too_early(found.schedule.program, found.schedule.source) is None
+
+
+def test_control_a_log_that_may_not_fail_late_keeps_its_callbacks_waiting():
+    strict = program_text().replace(",logs=may_fail_late", "")
+    found = run_pipeline(resolve(strict), LOG_ARMS["log-own-lane"])
+    (missed,) = [remark for remark in found.remarks if remark.kind == "missed"]
+    assert "log@0 fails" in str(missed)
+    assert missed.code == "ST254"
+    assert {op.lane for op in found.schedule.program.ops() if op.kind == "log"} == {"host"}
 
 
 @pytest.mark.parametrize(("shares", "looks"), [([0.5, 0.2, 0.01, 0.9], 3), ([None], 1)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-PROGRAM = "grpo{{staleness=1,prompts={prompts},samples={samples},save_every=1000000}}"
-"""GRPO that trains on rollouts of the step before last, so that a step's groups can be taken ahead."""
+PROGRAM = "grpo{{staleness=1,prompts={prompts},samples={samples},save_every=1000000,logs=may_fail_late}}"
+"""GRPO that trains on rollouts of the step before last, so that a step's groups can be taken ahead, and whose log may
+fail late, so that a long one can be beside the step."""
 
 ARMS: Mapping[str, str] = MappingProxyType(
     {

@@ -9,7 +9,8 @@ effects do not stay is free to have run: sent calls, whose gradients are dropped
 
 Parts of a split op fail for the whole. A part that its law takes out of the step's way (a metrics fetch, a weight
 transfer and its application) fails for the first op that needs what it gives. A checkpoint that is written late fails
-for the save, unless the contract says ``saves=may_fail_late``. A stage that fails on the way is no failure: its flag is
+for the save, unless the contract says ``saves=may_fail_late``, and a log fails for nothing behind it where that says
+``logs=may_fail_late``. A stage that fails on the way is no failure: its flag is
 false, and the call is sent whole, which is one of the settings of the flags.
 """
 
@@ -25,6 +26,12 @@ from steptrace.check.validation.parts import LATE, LOOKS, RELEASE
 from steptrace.check.validation.runs import Bond, Run
 from steptrace.check.validation.visible import stays
 from steptrace.diag.validation import FailureOrderError
+
+_DECLARED = {
+    "log": "keep it behind the log, or declare logs=may_fail_late",
+    "write_checkpoint": "keep it behind the checkpoint, or declare saves=may_fail_late",
+}
+"""What a contract may say of an op that fails late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,8 @@ class _Carriers:
 
 def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carriers:
     found = _Carriers(len(schedule.lanes.instances))
-    may_lag = source.pair.source.program.contract.saves == "may_fail_late"
+    contract = source.pair.source.program.contract
+    saves_lag, logs_lag = (word == "may_fail_late" for word in (contract.saves, contract.logs))
     extra, late = len(numbers), list[int]()
     for position in schedule.reference:
         site, identity = schedule.sites[position], schedule.identities[position]
@@ -120,7 +128,7 @@ def _carriers(source: Run, schedule: Run, numbers: dict[Instance, int]) -> _Carr
             extra += 1
             if site.kind.may_fail:
                 late.append(position)
-        elif site.part != "write" or not may_lag:
+        elif not ((saves_lag and site.part == "write") or (logs_lag and site.op.kind == "log")):
             for one in stands:
                 found.carry(position, numbers[one])
     found.late += _needers(schedule, late, numbers).items()
@@ -194,4 +202,5 @@ def _finding(run: Run, position: int, failed: int, source: Run) -> Finding:
             Spot(f"{run.text(position)} has then changed {', '.join(f'`{leaf}`' for leaf in changed)}", site.op.loc),
             Spot(f"the source runs {instance_text(source.pair, identity)} only after that succeeded"),
         ),
+        help=_DECLARED.get(cause.op.kind, ""),
     )
