@@ -50,7 +50,11 @@ class Worker:
         secret = secrets.token_bytes(32)
         self._door = Door(secret)
         boot = {"socket": self._door.path, "secret": secret.hex(), "beat": heartbeat / BEATS}
-        self._process = starting.launch(name, boot, log)
+        try:
+            self._process = starting.launch(name, boot, log)
+        except BaseException:
+            self._door.close()
+            raise
         self._words = f"worker `{name}` (process {self._process.pid})"
         self._link = Link(self._process, self._door, heartbeat, self._failure, name)
         atexit.register(self.kill)

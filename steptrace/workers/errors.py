@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Callable
 
 from steptrace.diag.base import Note, SteptraceError
 from steptrace.diag.workers import WorkerCallError
@@ -20,10 +21,8 @@ class WorkerTraceback(Exception):  # noqa: N818 - the cause of an error, raised 
 def described(error: BaseException) -> bytes:
     """An error as bytes. Never raises."""
     kind = type(error).__qualname__
-    try:
-        text, trace = str(error), "".join(traceback.format_exception(error))
-    except Exception:
-        text, trace = "(its text cannot be made)", ""
+    text = _made(lambda: str(error), "(its text cannot be made)")
+    trace = _made(lambda: "".join(traceback.format_exception(error)), "")
     try:
         body = pickle.dumps(error)
         if type(unpack(body)) is not type(error) or not isinstance(error, Exception):
@@ -31,6 +30,14 @@ def described(error: BaseException) -> bytes:
     except Exception:
         body = b""
     return pickle.dumps((body, kind, text, trace))
+
+
+def _made(text: Callable[[], str], otherwise: str) -> str:
+    """A text that code of the user's takes part in."""
+    try:
+        return text()
+    except Exception:
+        return otherwise
 
 
 def rebuilt(body: bytes | memoryview, place: str) -> Exception:

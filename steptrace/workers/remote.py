@@ -35,7 +35,8 @@ class Remote:
         return self.factory(*self.args, **self.kwargs)
 
     def __str__(self) -> str:
-        return f"remote({_named(self.factory)})"
+        inner = self.args[0] if self.args else None
+        return str(inner) if isinstance(inner, Remote) else f"remote({_named(self.factory)})"  # what a user wrote down
 
 
 def remote(factory: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Remote:

@@ -45,7 +45,11 @@ def launch(name: str, boot: Mapping[str, object], log: Path | None) -> subproces
       boot: what ``serve.main`` is told.
       log: a file that takes the worker's output.
     """
-    told = {**boot, "path": [entry or os.getcwd() for entry in sys.path], "script": script.here()}
+    told = {
+        **boot,
+        "path": [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
+        "script": script.here(),
+    }
     output = 2 if log is None else os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
     try:
         process = subprocess.Popen(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worker_parts import Box, ending, failing
+from worker_parts import Box, Mute, ending, failing
 
 import steptrace
 from steptrace.diag.workers import (
@@ -155,6 +155,12 @@ def test_an_error_that_cannot_be_made_again_is_told_in_words(box, method: str):
     assert (words or "NeedsTwo: 1 and 2") in caught.value.message
     assert "worker `box`" in caught.value.notes[0].text
     assert box.call("nothing") is None
+
+
+def test_an_error_whose_text_cannot_be_made_comes_with_its_traceback(box):
+    with pytest.raises(Mute) as caught:
+        box.call("fail", Mute())
+    assert "raise error" in str(caught.value.__cause__)
 
 
 def test_a_missing_method_is_an_attribute_error(box):

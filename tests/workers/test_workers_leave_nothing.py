@@ -123,6 +123,22 @@ def test_nothing_remains_of_a_worker_that_could_not_be_built():
     assert traces() == before
 
 
+def test_nothing_remains_of_a_worker_whose_process_could_not_be_started(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    before = traces()
+    with pytest.raises(FileNotFoundError):
+        Worker.spawn(remote(Box))
+    assert traces() == before
+    assert not os.listdir(tmp_path)
+
+
+def test_an_entry_of_the_search_path_that_python_leaves_out_is_left_out(monkeypatch):
+    monkeypatch.setattr(sys, "path", [Path("/"), *sys.path])
+    worker = Worker.start(remote(Box))
+    worker.close()
+
+
 DRIVER = """
 import sys, time
 import numpy as np

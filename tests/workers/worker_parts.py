@@ -18,6 +18,13 @@ class NeedsTwo(Exception):
         super().__init__(f"{one} and {two}")
 
 
+class Mute(Exception):
+    """Has no text."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
 class Box:
     """Keeps what it is given, and can be told to misbehave."""
 

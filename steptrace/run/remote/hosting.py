@@ -72,7 +72,7 @@ def built(bind: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[int, Any] = {}
     for name, part in bind.items():
         if isinstance(part, Remote) and id(part) not in made:
-            with _making(name):
+            with _making(name, part):
                 made[id(part)] = part.build()
     return {name: made.get(id(part), part) for name, part in bind.items()}
 
@@ -111,7 +111,7 @@ def hosted(bind: Mapping[str, Any], *, slots: int = SLOTS) -> Iterator[dict[str,
         parts: dict[int, RemotePart] = {}
         for role, part in remotes.items():
             if id(part) not in parts:
-                with _making(role):
+                with _making(role, part):
                     parts[id(part)] = RemotePart(Line(workers[id(part)].ready()))
         yield {**rest, **{role: parts[id(part)] for role, part in remotes.items()}}
         for hosted_part in parts.values():
@@ -164,14 +164,15 @@ def _check_remote(role: str, part: Any, call: Call, plan: Plan) -> None:
 
 
 @contextmanager
-def _making(role: str) -> Iterator[None]:
-    """Says in an error which part was made."""
+def _making(role: str, part: Remote) -> Iterator[None]:
+    """Says in an error which part was made, and where it was written down."""
     try:
         yield
     except Exception as error:
         words = f"while `{role}` was made"
         if isinstance(error, SteptraceError):
-            error.notes = (*error.notes, Note(words))
+            error.notes = (*error.notes, Note(words, part.loc if error.loc and error.loc != part.loc else None))
+            error.loc = error.loc or part.loc
         else:
-            error.add_note(words)
+            error.add_note(f"{words} ({part.loc})" if part.loc else words)
         raise

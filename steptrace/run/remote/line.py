@@ -134,7 +134,8 @@ class Line:
         try:
             made = pending.result(self.wait_s)
         except Exception as error:
-            raise self._blamed(error, before) from error.__cause__
+            blamed = self._blamed(error, before)
+            raise blamed from blamed.__cause__  # where it was raised in the part's process
         with self._issuing:  # what was issued before is done, and went well, or this had been refused
             while self._open and self._open[0] in before:
                 self._open.popleft()
@@ -192,7 +193,8 @@ class Line:
         try:
             oldest.pending.result(self.wait_s)
         except Exception as error:
-            raise self._failed(oldest.told(error)) from error.__cause__
+            failed = self._failed(oldest.told(error))
+            raise failed from failed.__cause__
         with self._issuing:
             if self._open and self._open[0] is oldest:
                 self._open.popleft()

@@ -88,6 +88,17 @@ def test_a_call_that_was_not_waited_for_is_named_and_nothing_is_called_behind_it
     assert not [call for call in workers["trainer"].calls if call.startswith("fwd_bwd 1.")]
 
 
+def test_an_error_comes_with_its_own_traceback_whichever_call_tells_it(workers):
+    """Not with that of the call behind it, which was refused for it."""
+    workers["trainer"].arm("fwd_bwd", 1)
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(workers)
+    traceback = str(caught.value.__cause__)
+    assert traceback.rstrip().endswith("ZeroDivisionError: what was asked for")
+    assert "in fail\n" in traceback
+    assert "AfterFailureError" not in traceback
+
+
 def test_workers_run_again_behind_a_failure(workers):
     workers["trainer"].arm("fwd_bwd", 1)
     with pytest.raises(ZeroDivisionError):

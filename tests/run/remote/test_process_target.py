@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from remote_parts import (
 import steptrace
 from steptrace.diag.binding import UnboundPartError, WrongPartError
 from steptrace.diag.remote import LocalPartError
+from steptrace.diag.workers import WorkerStartError
 from steptrace.lang.reference import resolve
 from steptrace.lower import lower
 from steptrace.lower.emit import emit
@@ -131,8 +133,14 @@ def test_a_part_that_cannot_be_made_says_which():
     before = children()
     with pytest.raises(LookupError, match="no such part") as caught:
         run(bind(reference=remote(broken_factory)), target="process")
-    assert any("while `reference` was made" in note for note in caught.value.__notes__)
+    assert any("while `reference` was made" in note and f"{__file__}:" in note for note in caught.value.__notes__)
     assert children() == before
+
+
+def test_a_part_whose_process_ends_as_it_is_made_is_called_as_it_was_written_down():
+    with pytest.raises(WorkerStartError, match=r"exit code 3 before remote\(_exit\) was built") as caught:
+        run(bind(reference=remote(os._exit, 3)), target="process")
+    assert caught.value.loc.file == __file__
 
 
 @pytest.mark.slow
