@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,22 +12,20 @@ import numpy as np
 import optax
 import pytest
 import test_sharded_trainer as sharded
-from test_sharded_schedules import Letters, program
+from sharded_runs import Made
+from test_sharded_schedules import program
 
-import steptrace
 from steptrace.check.head_law import head_of
-from steptrace.lang.records import MicroBatch, Prompt
+from steptrace.lang.records import MicroBatch
 from steptrace.lang.reference import resolve
 from steptrace.run.api import plan_for
 from steptrace.run.data.packing import Packer
-from steptrace.run.data.prompts import ListPrompts
 from steptrace.run.job.head import with_planned_head
 from steptrace.run.job.job import built_parts
 from steptrace.run.job.setup import load_setup
 from steptrace.run.models.decoder import Decoder, DecoderConfig
 from steptrace.run.models.split import split_model
-from steptrace.run.rollout import FrozenReference, JaxRollout
-from steptrace.run.rollout.weights import HeldWeights
+from steptrace.run.rollout import FrozenReference
 from steptrace.run.trainer import GrpoLoss, JaxTrainer
 from steptrace.run.trainer.head_plan import HeadSizes, planned_head
 from steptrace_kernels.hlo_report import HloReport, hlo_report
@@ -111,29 +108,11 @@ def compiled():
     model = Decoder(DecoderConfig(vocab_size=16, dim=8, layers=1, heads=2, max_length=16))
     mesh = sharded.mesh_of(2, 2, 2)
     trainer = JaxTrainer(model, optax.adam(1e-2), GrpoLoss(kl_coef=0.1, head="shard_map"), mesh=mesh)
-    rollout = JaxRollout(model, Letters(), buckets=(4,), max_new_tokens=6, batch_size=9)
-    folder = Path(tempfile.mkdtemp()) / "as-made"
-    trainer.save_checkpoint(folder)
-    return trainer, rollout, FrozenReference(model, head="shard_map", mesh=mesh), folder
+    return Made(model, trainer, FrozenReference(model, head="shard_map", mesh=mesh), batch_size=9)
 
 
 def made_by(name: str, pipeline: str, **parts):
-    trainer, rollout, reference, folder = compiled()
-    trainer.restore_checkpoint(folder)
-    rollout._weights = HeldWeights(trainer.split.params)
-    bind = {
-        "trainer": trainer,
-        "rollout": rollout,
-        "reference": reference,
-        "reward": lambda prompt, completions: [float(len(set(text.split()))) for text in completions],
-        "prompts": ListPrompts([Prompt(f"p:{index}", "abcd"[: 2 + index % 3]) for index in range(24)]),
-        "tokenizer": Letters(),
-        "packer": Packer(rows=4, length=12),
-    }
-    bind |= parts
-    made = steptrace.run(program(name), bind, steps=5, pipeline=pipeline, stall_s=240.0, stage_latch_s=0.0)
-    digests = (made.params_digest, made.calls_digest, made.trained_groups_digest)
-    return (digests, [dict(record) for record in made.records]), made.remarks
+    return compiled().run(program(name), pipeline, steps=5, packer=Packer(rows=4, length=12), **parts)
 
 
 def test_under_schedules_it_trains_the_same_bit_for_bit():

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import functools
 import sys
-import tempfile
 from pathlib import Path
 
 import jax
 import numpy as np
 import optax
 import pytest
-from test_sharded_schedules import Letters
+from sharded_runs import Made
 
-import steptrace
-from steptrace.lang.records import Prompt
-from steptrace.run.data.prompts import ListPrompts
 from steptrace.run.models.moe import MoeConfig, MoeDecoder
-from steptrace.run.rollout import FrozenReference, JaxRollout
-from steptrace.run.rollout.weights import HeldWeights
+from steptrace.run.rollout import FrozenReference
 from steptrace.run.trainer import JaxTrainer, Replay
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -32,14 +27,11 @@ STEPS = 6
 
 @functools.cache
 def compiled():
-    """The parts that compile, made once for all runs, and a checkpoint of the trainer as it was made."""
+    """The parts that compile, made once for all runs."""
     model, axes = MoeDecoder(CONFIG), ("data", "fsdp", "expert", "context")
     mesh = jax.make_mesh((1, 2, 2, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 4)
     trainer = JaxTrainer(model, optax.adam(1e-2), loss, replay=Replay(), mesh=mesh)
-    rollout = JaxRollout(model, Letters(), buckets=(4,), max_new_tokens=6, batch_size=6)
-    folder = Path(tempfile.mkdtemp()) / "as-made"
-    trainer.save_checkpoint(folder)
-    return trainer, rollout, FrozenReference(model.as_dropless()), folder
+    return Made(model, trainer, FrozenReference(model.as_dropless()), batch_size=6)
 
 
 class Whole(Forcing):
@@ -51,21 +43,8 @@ class Whole(Forcing):
 
 def trained(pipeline: str, packer: type[Forcing] = Forcing):
     """Digests and records of a run with all parts as they were made."""
-    trainer, rollout, reference, folder = compiled()
-    trainer.restore_checkpoint(folder)
-    rollout._weights = HeldWeights(trainer.split.params)
-    bind = {
-        "trainer": trainer,
-        "rollout": rollout,
-        "reference": reference,
-        "reward": lambda prompt, completions: [float(len(set(text.split()))) for text in completions],
-        "prompts": ListPrompts([Prompt(f"p:{index}", "abcd"[: 2 + index % 3]) for index in range(12)]),
-        "tokenizer": Letters(),
-        "packer": packer(rows=2, length=12),
-    }
     program = "grpo{prompts=6, samples=3, staleness=1}"
-    made = steptrace.run(program, bind, steps=STEPS, pipeline=pipeline, stall_s=240.0, stage_latch_s=0.0)
-    return (made.params_digest, made.calls_digest, made.trained_groups_digest), [dict(one) for one in made.records]
+    return compiled().run(program, pipeline, steps=STEPS, packer=packer(rows=2, length=12), prompts=12)[0]
 
 
 def test_replay_under_schedules_trains_the_same_on_eight_devices():
@@ -76,7 +55,7 @@ def test_replay_under_schedules_trains_the_same_on_eight_devices():
     assert min(counts) > 1
     assert trained("pipelined-boundary") == base
     assert trained("pipelined-boundary-replayed") == base
-    specs = {tuple(leaf.sharding.spec) for leaf in jax.tree.leaves(compiled()[0]._params)}
+    specs = {tuple(leaf.sharding.spec) for leaf in jax.tree.leaves(compiled().trainer._params)}
     assert {spec for spec in specs if "expert" in spec} == {("expert", None, "fsdp")}
 
 

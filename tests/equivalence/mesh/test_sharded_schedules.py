@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import optax
 import pytest
-from fakes import CharTokenizer
+from sharded_runs import Made
 
 import steptrace
-from steptrace.lang.records import Prompt
 from steptrace.passes.registry import PIPELINES
 from steptrace.run.data.packing import Packer
-from steptrace.run.data.prompts import ListPrompts
 from steptrace.run.models.decoder import Decoder, DecoderConfig
-from steptrace.run.rollout import FrozenReference, JaxRollout
-from steptrace.run.rollout.weights import HeldWeights
+from steptrace.run.rollout import FrozenReference
 from steptrace.run.trainer import GrpoLoss, JaxTrainer
 
 pytestmark = pytest.mark.slow
 
 PIPES = [name for name in PIPELINES if not name.endswith("replayed")]
 STEPS = (0, 1, 2, 5)
-
-
-class Letters(CharTokenizer):
-    """Letters as ids below 16."""
-
-    vocab_size, pad_id, stop_id = 16, 0, 1
-
-    def encode(self, text):
-        return [2 + ord(letter) % 14 for letter in text]
-
-    def decode(self, tokens):
-        return " ".join(map(str, tokens))
 
 
 @steptrace.op(takes=("groups",), gives="groups", reads=["host[k]"], writes=[])
@@ -70,33 +53,16 @@ def program(name: str):
 
 @functools.cache
 def compiled():
-    """The parts that compile, made once for all runs, and a checkpoint of the trainer as it was made."""
+    """The parts that compile, made once for all runs."""
     model = Decoder(DecoderConfig(vocab_size=16, dim=8, layers=1, heads=2, max_length=16))
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "context"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
     trainer = JaxTrainer(model, optax.adam(1e-2), GrpoLoss(kl_coef=0.1), mesh=mesh)
-    rollout = JaxRollout(model, Letters(), buckets=(4,), max_new_tokens=6, batch_size=9)
-    folder = Path(tempfile.mkdtemp()) / "as-made"
-    trainer.save_checkpoint(folder)
-    return trainer, rollout, FrozenReference(model), folder
+    return Made(model, trainer, FrozenReference(model), batch_size=9)
 
 
 def made_by(name: str, steps: int, pipeline: str = "", packer: Packer | None = None):
     """Digests and records of a run with all parts as they were made."""
-    trainer, rollout, reference, folder = compiled()
-    trainer.restore_checkpoint(folder)
-    rollout._weights = HeldWeights(trainer.split.params)
-    bind = {
-        "trainer": trainer,
-        "rollout": rollout,
-        "reference": reference,
-        "reward": lambda prompt, completions: [float(len(set(text.split()))) for text in completions],
-        "prompts": ListPrompts([Prompt(f"p:{index}", "abcd"[: 2 + index % 3]) for index in range(24)]),
-        "tokenizer": Letters(),
-        "packer": packer or Packer(rows=4, length=12),
-    }
-    result = steptrace.run(program(name), bind, steps=steps, pipeline=pipeline, stall_s=120.0, stage_latch_s=0.0)
-    digests = (result.params_digest, result.calls_digest, result.trained_groups_digest)
-    return digests, [dict(record) for record in result.records]
+    return compiled().run(program(name), pipeline, steps=steps, packer=packer or Packer(rows=4, length=12))[0]
 
 
 base = functools.cache(made_by)
