@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def run(
       around: put around what each op does, the first innermost: see `steptrace.run.executor.Around`. One that has a
         method ``begun(session)`` is told before the first op, one with ``ended(session)`` behind the last.
       events: a file for what every lane and device did, for `steptrace timeline --measured`; see
-        `steptrace.run.record.Recorder`.
+        `steptrace.run.record.Recorder`. A run that fails, or is interrupted, leaves what it did until then.
       profile: a file for the costs of the ops, medians of the steps behind the first two, for `steptrace plan --costs`.
 
     Returns:
@@ -125,7 +125,11 @@ def run(
         waiter = behind(kept, _waiter(parts.trainer) if timed else None)
         executor = Executor(session, waiter, stall_s, (*noting(plan), *around))
         _told(around, "begun", session)
-        with nullcontext() if folder is None else opened(folder, resume=resume), closing(session):
+        with (
+            nullcontext() if folder is None else opened(folder, resume=resume),
+            _telling_of_failures(around, session),
+            closing(session),
+        ):
             driven = drive(executor, session, steps, resume=resume)
         _told(around, "ended", session)
         if sanitize:
@@ -174,11 +178,26 @@ def scheduled_plan(
 
 
 def _told(around: Sequence[Around], what: str, session: Session) -> None:
-    """Tell those around ops that want to know of the beginning, or of the end, of the run."""
+    """Tell those around ops that want to know of the beginning, the end, or the failure of the run."""
     for wrap in around:
         tell = getattr(wrap, what, None)
         if callable(tell):
             tell(session)
+
+
+@contextmanager
+def _telling_of_failures(around: Sequence[Around], session: Session) -> Iterator[None]:
+    """Tell those around ops that want to know when what is inside fails, or is interrupted.
+
+    An error of the run comes before one of theirs.
+    """
+    try:
+        yield
+    except BaseException:
+        for wrap in around:
+            with suppress(Exception):
+                _told((wrap,), "failed", session)
+        raise
 
 
 def _result(

@@ -63,6 +63,15 @@ class Keeping:
             session.remarks.append(f"{self._profile} was not written: {error.message}")
             _LOG.warning("%s", session.remarks[-1])
 
+    def failed(self, session: Session) -> None:
+        """Write the events up to the failure; costs are those of a run that went well."""
+        self.recorder.failed(session)
+        if self._events is not None:
+            try:
+                write_events(self.recorder.recording(pipeline=self._pipeline), self._events)
+            except OSError as error:
+                _LOG.warning("cannot write `%s`: %s", error.filename, error.strerror)
+
 
 def keeping(events: Any, profile: Any, pipeline: str, steps: int | None, *, resume: bool) -> tuple[Keeping, ...]:
     """What is put around the ops of a run that leaves something behind; nothing for one that does not.

@@ -132,6 +132,12 @@ class Recorder:
         if trainer is not None:
             self._told += trainer.watched_calls()
 
+    def failed(self, _: Session) -> None:
+        """Behind a run that has failed, or was interrupted, watch no more. What was recorded until then is kept."""
+        self._elsewhere = None
+        for watcher in self._watchers.values():
+            watcher.stop()
+
     def recording(self, *, pipeline: str = "") -> Recording:
         """What was recorded, once the run is over; times are in seconds from its first op on."""
         session = self._session

@@ -19,6 +19,7 @@ CALL, UPDATE = "last_call_token", "last_update_token"
 """Where a trainer offers what is ready once its last training call, and its last update, is done."""
 
 _NOTHING = object()
+_MOMENT_S = 0.5
 
 
 class Named(Protocol):
@@ -85,6 +86,7 @@ class Watcher:
         self._limit = limit
         self._seen: deque[Sent] = deque(maxlen=limit)
         self._sent: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
+        self._stopped = False
         self._thread = threading.Thread(target=self._watch, name=f"steptrace-watch-{device}", daemon=True)
         self._thread.start()
 
@@ -98,16 +100,26 @@ class Watcher:
         self._sent.put(work)
 
     def close(self) -> tuple[Span, ...]:
-        """Wait for all that was sent; gives what the device did, in order."""
+        """Wait for all that was sent, unless it was stopped; gives what the device did, in order."""
+        if not self._stopped:
+            self._sent.put(None)
+            self._thread.join()
+        return tuple(_spans(self.device, list(self._seen)))
+
+    def stop(self) -> None:
+        """Watch no more: behind a failure nobody knows whether what was sent will ever be done.
+
+        The thread ends at once, or else with the work that it waits for.
+        """
+        self._stopped = True
         self._sent.put(None)
-        self._thread.join()
-        return tuple(_spans(self.device, self._seen))
+        self._thread.join(_MOMENT_S)
 
     def _watch(self) -> None:
         """As little as can be: it runs beside the step, and what it takes the step may miss."""
         get, note, clock = self._sent.get, self._seen.append, time.perf_counter
         gone = suppress(Exception)  # what was given away, or has failed, is done
-        while (work := get()) is not None:
+        while (work := get()) is not None and not self._stopped:
             if work.done is None:
                 with gone:
                     work.token.block_until_ready()

@@ -211,6 +211,62 @@ def test_a_run_leaves_its_events_and_costs_behind(tmp_path):
     assert "what was waited for behind its call" in costs.read_text()
 
 
+class Stuck:
+    """Work that is never done, as far as the test goes."""
+
+    def __init__(self, until: threading.Event) -> None:
+        self.until = until
+
+    def block_until_ready(self):
+        self.until.wait(60)
+
+
+class StuckTrainer(TokenTrainer):
+    """From step 1 on its work is never done; in step 2 it fails."""
+
+    def __init__(self, until: threading.Event, error: BaseException) -> None:
+        super().__init__()
+        self.until, self.error = until, error
+
+    def fwd_bwd(self, micro_batch) -> None:
+        if micro_batch.step == 2:
+            raise self.error
+        super().fwd_bwd(micro_batch)
+        if micro_batch.step == 1:
+            self.last_call_token = Stuck(self.until)
+
+
+def watching() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("steptrace-watch")]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("on purpose"), KeyboardInterrupt("on purpose")])
+def test_a_run_that_fails_leaves_its_events_and_nobody_who_watches(tmp_path, error):
+    until, events = threading.Event(), tmp_path / "events.json"
+    trainer = StuckTrainer(until, error)
+    with pytest.raises(type(error), match="on purpose"):
+        steptrace.run(PROGRAM, parts(trainer=trainer), steps=5, events=events, profile=tmp_path / "costs.toml")
+    recording = read_events(events)
+    assert {("fwd_bwd", 1), ("fwd_bwd", 2)} < {(event.op, event.step) for event in recording.events}
+    assert {(span.op, span.step) for span in recording.spans} == {("fwd_bwd", 0), ("update", 0)}
+    assert not (tmp_path / "costs.toml").exists()
+    until.set()  # only then can what waits for the device end
+    for thread in watching():
+        thread.join(10)
+    assert watching() == []
+
+
+def test_what_a_failed_run_did_that_cannot_be_written_hides_nothing(tmp_path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(13, "no", "events.json")
+
+    monkeypatch.setattr("steptrace.run.keep.write_events", refused)
+    trainer = StuckTrainer(until := threading.Event(), ZeroDivisionError("on purpose"))
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        steptrace.run(PROGRAM, parts(trainer=trainer), steps=5, events=tmp_path / "events.json")
+    until.set()
+
+
 def test_a_profile_needs_steps_and_a_place(tmp_path):
     trainer = HashTrainer()
     for option, code in (
