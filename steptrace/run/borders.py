@@ -59,6 +59,9 @@ def checked_weights(made: Any, at: At | None = None) -> tuple[Any, int]:
         raise PartResultError(
             f"the trainer's weights() gave {made[1]!r} as the version, which is a whole number", loc=loc
         ) from None
+    for leaf in jax.tree.leaves(made[0]):
+        if isinstance(leaf, np.ndarray) and leaf.dtype.hasobject:
+            raise PartResultError("the trainer's weights() hold an array of objects, and none of numbers", loc=loc)
     return made[0], version
 
 

@@ -28,7 +28,12 @@ def chain(digest: str, *parts: bytes | str) -> str:
 
 
 def array_hash(array: Any) -> bytes:
-    """SHA-256 over dtype, shape and content of an array; waits for it when it is still being computed."""
+    """SHA-256 over dtype, shape and content of an array; waits for it when it is still being computed.
+
+    A typed PRNG key counts by its generator and data.
+    """
+    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return hashlib.sha256(str(array.dtype).encode() + array_hash(jax.random.key_data(array))).digest()
     host = np.asarray(array)
     sha = hashlib.sha256(f"{host.dtype}{host.shape}".encode())
     sha.update(np.ascontiguousarray(host).reshape(-1).view(np.uint8).data)

@@ -145,10 +145,17 @@ def test_a_buffer_that_the_trainer_gave_away_is_named():
         (np.float32(1), np.ones(1, np.float32)),
         (np.zeros(0), np.zeros(1)),
         (jnp.ones(2, jnp.bfloat16), jnp.ones(2, jnp.float16)),
+        (jax.random.key(0), jax.random.key(1)),
+        (jax.random.key(0), jax.random.key_data(jax.random.key(0))),
+        (jax.random.key(0, impl="rbg"), jax.random.key(0, impl="unsafe_rbg")),
     ],
 )
 def test_arrays_that_differ_have_other_hashes(one, other):
     assert array_hash(one) != array_hash(other)
+
+
+def test_equal_keys_have_equal_hashes():
+    assert array_hash(jax.random.split(jax.random.key(3))) == array_hash(jax.random.split(jax.random.key(3)))
 
 
 def test_entries_of_a_chain_do_not_run_together():

@@ -136,6 +136,7 @@ def test_a_trainer_whose_version_does_not_move_is_found_out_at_the_first_sync():
         ({"w": np.zeros(4)}, "a dict"),
         (({"w": np.zeros(4)}, 1.5), "1.5 as the version"),
         (({"w": np.zeros(4)}, None), "None as the version"),
+        (({"w": [np.array([1.0, None])]}, 0), "an array of objects"),
     ],
 )
 def test_weights_that_are_none_are_refused(made, words):
