@@ -59,10 +59,13 @@ def layout_from_types(hidden: jax.Array, head: Head) -> Layout | None:
 
 
 def reshard(array: jax.Array, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> jax.Array:
-    """``array`` with the sharding ``spec`` on a mesh whose axes are explicit; elsewhere the compiler sees to it."""
-    if not any(kind == AxisType.Explicit for kind in mesh.axis_types):
+    """``array`` with the sharding ``spec`` over axes of the mesh that are explicit; to others the compiler sees."""
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = {name for name, kind in kinds if kind == AxisType.Explicit}
+    if not explicit:
         return array
-    return jax.sharding.reshard(array, NamedSharding(mesh, spec))
+    kept = (tuple(axis for axis in axes if axis in explicit) or None for axes in _by_dimension(spec))
+    return jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec(*kept)))
 
 
 def _explicit_spec(array: Any) -> list[Axes] | None:
@@ -70,5 +73,8 @@ def _explicit_spec(array: Any) -> list[Axes] | None:
     sharding = getattr(jax.typeof(array), "sharding", None)
     if sharding is None or not any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types):
         return None
-    entries = [*sharding.spec, *[None] * (array.ndim - len(sharding.spec))]
-    return [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries]
+    return [*_by_dimension(sharding.spec), *[()] * (array.ndim - len(sharding.spec))]
+
+
+def _by_dimension(spec: PartitionSpec) -> list[Axes]:
+    return [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec]

@@ -29,10 +29,11 @@ from steptrace_kernels.logps.backward import (
 )
 from steptrace_kernels.logps.baselines import chunked
 from steptrace_kernels.logps.blocks import loader, returned
-from steptrace_kernels.logps.elementwise import mixing_primitive
+from steptrace_kernels.logps.elementwise import mixing_primitive, placing_primitive
 from steptrace_kernels.logps.engine import by_row, input_specs, over_mesh
 from steptrace_kernels.logps.forward import Inputs, align, forward, has_logp, results
 from steptrace_kernels.logps.head import Head, Logps
+from steptrace_kernels.logps.mesh import reshard
 from steptrace_kernels.logps.prepare import pad, prepare
 from steptrace_kernels.logps.setting import Setting
 from steptrace_kernels.logps.shifts import shift_left, shift_right
@@ -81,10 +82,10 @@ def fused_token_loss(loss: TokenLoss) -> Callable[..., tuple[jax.Array, Logps]]:
             live = has_logp(call.inputs)
             total = jnp.sum(jnp.where(live, loss(out.logp, out.entropy, *by_token_aux), 0))
         else:
-            if call.setting.strategy.vocab_blocks > 1:
-                raise LogpsError("a loss in one pass sees the vocabulary whole: vocab_blocks must be 1")
             spare = [whole - size for whole, size in zip(call.setting.shape, call.shape, strict=True)]
-            by_token_aux = tuple(pad(x, *spare) for x in by_token_aux)
+            by_token_aux = tuple(
+                reshard(pad(x, *spare), call.setting.mesh, call.setting.by_token) for x in by_token_aux
+            )
             total, out = _fused(call.setting, loss, call.hidden, call.head, call.inputs, by_token_aux)
             out = cropped(call.setting, out, call.shape)
         return total, Logps(*lax.stop_gradient((out.logp, out.entropy, out.lse)))
@@ -101,15 +102,22 @@ def _aux_of(aux: tuple[Any, ...], shape: tuple[int, int]) -> Aux:
 
 
 def _refuse_mixing(loss: TokenLoss, sums: jnp.dtype, aux: Aux) -> None:
-    """Refuse a loss in which tokens meet."""
+    """Refuse a loss in which tokens meet, or in which their places or number have a part."""
+    dtypes = [sums, sums, *(x.dtype for x in aux)]
     try:
-        mixing = mixing_primitive(loss, [sums, sums, *(x.dtype for x in aux)])
-    except TypeError as error:
+        mixing = mixing_primitive(loss, dtypes)
+        placing = None if mixing else placing_primitive(loss, dtypes)
+    except (TypeError, ValueError, IndexError) as error:
         raise LogpsError(f"the loss of a token is needed, and no other: {error}") from error
     if mixing:
         raise LogpsError(
             f"the loss is not elementwise: it has {mixing}, by which a token's loss depends on other tokens, as in "
             "ratios of sequences. Use logps, and differentiate the loss."
+        )
+    if placing:
+        raise LogpsError(
+            f"the loss is not elementwise: it has {placing}, by which a token's loss depends on its place, or on how "
+            "many tokens are taken at a time. Weights of tokens, and 1 / count, are passed as aux."
         )
 
 

@@ -54,8 +54,14 @@ def plan(
     Raises:
       LogpsError: arguments do not fit together, or nothing fits into ``memory_limit``.
     """
-    validate.check_choices(strategy, "error", chunk_tokens)
+    validate.check_head(hidden, head)
+    validate.check_choices(strategy, "error", chunk_tokens, one_pass=one_pass)
+    validate.check_layout(layout)
+    validate.check_positive("memory_limit", memory_limit)
+    if 0 in hidden.shape:
+        raise validate.LogpsError(f"there is no token to plan for: hidden is {list(hidden.shape)}")
     if isinstance(mesh, Mapping):
+        validate.check_devices(mesh)
         mesh = AbstractMesh(tuple(mesh.values()), tuple(mesh))
     manual = () if mesh is None else manual_axes(mesh)
     if mesh is None or layout is None or manual:

@@ -73,12 +73,14 @@ def prepare(
       LogpsError: they do not fit together.
       CannotRunError: the kernel cannot run, and ``mode`` is "error".
     """
-    hidden, tokens, head = jax.tree.map(on_device, (hidden, tokens, head))
+    hidden, tokens, head = on_device(hidden), on_device(tokens), jax.tree.map(on_device, head)
+    segment_ids, needed = (None if x is None else jnp.asarray(x) for x in (segment_ids, needed))
     validate.check_arrays(hidden, tokens, head)
     validate.check_by_token(tokens.shape, segment_ids, needed, temperature)
     validate.check_positive("soft_cap", soft_cap)
     validate.check_positive("logit_scale", logit_scale)
-    validate.check_choices(strategy, mode, chunk_tokens)
+    validate.check_choices(strategy, mode, chunk_tokens, one_pass=one_pass)
+    validate.check_layout(layout)
     formula = formula_of(hidden, head, soft_cap, logit_scale, compute_dtype)
     inputs = inputs_of(tokens, segment_ids, needed, temperature, formula)
     call = Call(hidden, head, inputs, formula, None, tokens.shape, chunk_tokens or DEFAULT_CHUNK)
@@ -110,6 +112,8 @@ def place(
     mesh = meshes.current_mesh() if mesh is None else mesh
     if mesh is None:
         return Fallback(Reason.NO_MESH)
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise validate.LogpsError(f"mesh must be a Mesh or an AbstractMesh, not {type(mesh).__name__}")
     manual = meshes.manual_axes(jax.sharding.get_abstract_mesh())
     if manual:
         return Fallback(Reason.INSIDE_SHARD_MAP, ", ".join(manual))
@@ -121,14 +125,19 @@ def formula_of(
     hidden: jax.Array, head: Head, soft_cap: float | None, logit_scale: float | None, compute_dtype: Any
 ) -> Formula:
     """The static part of the formula: operands in the wider dtype of hidden states and table, sums at least float32."""
-    compute = jnp.promote_types(hidden.dtype, head.weight.dtype) if compute_dtype is None else jnp.dtype(compute_dtype)
+    compute = jnp.promote_types(hidden.dtype, head.weight.dtype) if compute_dtype is None else compute_dtype
     validate.check_float("compute_dtype", compute)
+    compute = jnp.dtype(compute)
     sums = jnp.promote_types(compute, jnp.float32)
     return Formula(soft_cap, None if logit_scale == 1 else logit_scale, compute, sums)
 
 
 def inputs_of(
-    tokens: jax.Array, segment_ids: Any, needed: Any, temperature: float | jax.Array, formula: Formula
+    tokens: jax.Array,
+    segment_ids: jax.Array | None,
+    needed: jax.Array | None,
+    temperature: float | jax.Array,
+    formula: Formula,
 ) -> Inputs:
     """Arrays by token; a temperature of 1 that is known to be 1 is none."""
     if isinstance(temperature, int | float) and temperature == 1:
@@ -136,12 +145,7 @@ def inputs_of(
     else:
         warm = jax.lax.stop_gradient(jnp.asarray(temperature, formula.sums))
         warm = jnp.broadcast_to(warm[:, None], tokens.shape) if warm.ndim == 1 else warm
-    return Inputs(
-        tokens,
-        None if segment_ids is None else jnp.asarray(segment_ids),
-        None if needed is None else jnp.asarray(needed),
-        warm,
-    )
+    return Inputs(tokens, segment_ids, needed, warm)
 
 
 def setting_of(
@@ -160,6 +164,8 @@ def setting_of(
     head, inputs, formula = call.head, call.inputs, call.formula
     axis_sizes = meshes.sizes(mesh)
     validate.check_axes(layout, strategy, tuple(axis_sizes))
+    if hidden_sums is not None:
+        validate.check_float("hidden_sums", hidden_sums)
     split = tuple(axis for axis in strategy.vocab_axes if axis_sizes[axis] > 1)
     skips = inputs.needed is not None
     rows, length = (

@@ -72,6 +72,18 @@ def table(*shape, **more):
         ({"layout": Layout(table_vocab=("b",), table_embed=("b",))}, "table_vocab and table_embed"),
         ({"mode": "warn"}, "mode must be"),
         ({"compute_dtype": jnp.int8}, "compute_dtype must be one of"),
+        ({"compute_dtype": "short"}, "compute_dtype must be one of"),
+        ({"hidden_sums": jnp.int8}, "hidden_sums must be one of bfloat16, float16, float32, float64, not int8"),
+        ({"hidden_sums": "int8"}, "hidden_sums must be one of"),
+        ({"head": np.zeros((VOCAB, FEATURES), np.float32)}, "head must be a Head, not"),
+        ({"head": table(VOCAB, FEATURES, norm=np.ones(FEATURES, np.float32))}, "norm must be an RMSNorm or None, not"),
+        ({"hidden": np.zeros((ROWS, LENGTH, 0), np.float32), "head": table(VOCAB, 0)}, "7 entries of 0 features"),
+        ({"layout": Layout(batch="a")}, r"batch must be a tuple of names of mesh axes, as \('data',\), not 'a'"),
+        ({"layout": Layout(sequence=["a"])}, "sequence must be a tuple of names"),
+        ({"layout": Layout(table_embed=None)}, "table_embed must be a tuple of names"),
+        ({"layout": ("a", "b")}, "layout must be a Layout, not tuple"),
+        ({"strategy": Strategy("b")}, "vocab_axes must be a tuple of names"),
+        ({"mesh": {"a": 1, "b": 1}}, "mesh must be a Mesh or an AbstractMesh, not dict"),
     ],
 )
 @pytest.mark.parametrize("entry", [logps, fused_token_loss(lambda logp, entropy: logp)], ids=["logps", "fused"])

@@ -118,6 +118,27 @@ def test_by_hand_it_is_compared_with_what_would_have_been_chosen():
     assert f"given by hand; sends {found.cost.bytes / best.cost.bytes:.2f} times" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("given", "changes", "words"),
+    [
+        (sizes(4, 8, 16, 32), {"memory_limit": 0}, "memory_limit must be a number above 0"),
+        (sizes(4, 8, 16, 32), {"memory_limit": float("nan")}, "memory_limit must be a number above 0"),
+        (sizes(4, 8, 16, 32), {"memory_limit": "16G"}, "memory_limit must be a number above 0"),
+        (sizes(4, 8, 16, 32), {"mesh": SMALL | {"fsdp": 0}}, "the axis 'fsdp' must have at least 1 device, not 0"),
+        (sizes(4, 8, 16, 32), {"mesh": SMALL | {"fsdp": -2}}, "the axis 'fsdp' must have at least 1 device"),
+        (sizes(4, 8, 16, 32), {"layout": Layout("fsdp")}, "batch must be a tuple of names"),
+        (sizes(4, 8, 16, 32), {"one_pass": True, "strategy": Strategy((), 2)}, "vocab_blocks must be 1"),
+        (sizes(4, 8, 16, 32), {"hidden_sums": "int8"}, "hidden_sums must be one of"),
+        (sizes(4, 0, 16, 32), {}, r"no token to plan for: hidden is \[4, 0, 16\]"),
+        ((sizes(4, 8, 32, 1)[0], sizes(1, 1, 16, 32)[1]), {}, "is its orientation the other one"),
+        ((jax.ShapeDtypeStruct((4, 16), "float32"), sizes(1, 1, 16, 32)[1]), {}, "hidden must be"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(given, changes, words):
+    with pytest.raises(LogpsError, match=words):
+        plan(*given, **{"mesh": SMALL, "layout": FULL} | changes)
+
+
 def test_a_plan_says_what_why_and_why_not():
     lines = str(plan(*L1K, mesh=SMALL, layout=FULL, chunk_tokens=32)).splitlines()
     assert lines[0].startswith("vocabulary over context, expert, hidden states kept: 8.016 MB a device (table 4.014,")

@@ -123,6 +123,12 @@ def test_explicit_axes(placed):
         assert_right(found)
 
 
+def test_a_mesh_of_explicit_and_automatic_axes():
+    kinds = (AxisType.Explicit, AxisType.Auto, AxisType.Auto)
+    with jax.set_mesh(jax.make_mesh((2, 2, 2), ("f", "c", "e"), axis_types=kinds)):
+        assert_right(jax.jit(gradients(loss))(CASE.hidden, head_of(CASE)))
+
+
 def test_float64_throughout():
     with jax.enable_x64(True):
         case = make(2, 4, 4, 6, dtype=np.float64)

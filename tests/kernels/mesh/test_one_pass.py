@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 from logps_oracle import assert_same, head_of, make, mesh_222, oracle, valid
 
 from steptrace_kernels.logps import Layout, LogpsError, Strategy, fused_token_loss, logps
@@ -93,6 +94,24 @@ def test_other_strategies(strategy):
 
 
 @pytest.mark.slow
+def test_explicit_axes_and_aux_that_lie_elsewhere():
+    case = make(2, 4, 4, 6)
+    mesh = jax.make_mesh((2, 2, 2), ("f", "c", "e"), axis_types=(AxisType.Explicit,) * 3)
+    weights = np.asarray(case.by[0])
+
+    def total(hidden, head, weights):
+        fused = fused_token_loss(lambda logp, entropy, weight: weight * logp)
+        return fused(hidden, case.tokens, head, weights, layout=LAYOUT)[0]
+
+    with jax.set_mesh(mesh):
+        found = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(case.hidden, head_of(case), weights)
+    only = np.stack([weights, np.zeros_like(weights), np.zeros_like(weights)])
+    want = oracle(case.but(by=only))
+    want = {name: want[name] for name in ("d_hidden", "d_weight")} | {"d_aux": want["logp"]}
+    assert_same({"d_hidden": found[0], "d_weight": found[1].weight, "d_aux": found[2]}, want)
+
+
+@pytest.mark.slow
 def test_returned_log_probs_are_constants():
     case = make(2, 4, 4, 6)
 
@@ -110,6 +129,8 @@ def test_returned_log_probs_are_constants():
     [
         (lambda logp, entropy: logp - jnp.mean(logp, axis=-1, keepdims=True), "not elementwise: it has reduce_sum"),
         (lambda logp, entropy: jnp.roll(logp, 1, axis=-1), "not elementwise"),
+        (lambda logp, entropy: logp / logp.size, "it has div, by which a token's loss depends on its place, or on how"),
+        (lambda logp, entropy: logp * (jnp.arange(logp.shape[1]) > 0), "no other: tuple index out of range"),
         (lambda logp, entropy: jnp.sum(logp), "of the shape of its arguments"),
         (lambda logp, entropy: logp > 0, "floating"),
     ],
