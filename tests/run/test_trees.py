@@ -30,6 +30,9 @@ TREES = {
     "state": lambda: nnx.state(Model(), nnx.Param),
     "one": lambda: jnp.float32(3),
     "numbers": lambda: {"scale": 1.5, "count": 3, "w": jnp.ones(2), "of numpy": np.float32(2)},
+    "some without elements": lambda: {"a": np.zeros((0, 3), np.int8), "b": jnp.arange(3.0), "c": jnp.zeros((2, 0))},
+    "none with elements": lambda: [jnp.zeros(0)],
+    "nothing": dict,
     "named": lambda: Point(jnp.ones(2), [np.zeros(3)]),
 }
 
