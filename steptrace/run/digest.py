@@ -32,7 +32,7 @@ def array_hash(array: Any) -> bytes:
 
     A typed PRNG key counts by its generator and data.
     """
-    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if isinstance(array, jax.Array) and jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
         return hashlib.sha256(str(array.dtype).encode() + array_hash(jax.random.key_data(array))).digest()
     host = np.asarray(array)
     sha = hashlib.sha256(f"{host.dtype}{host.shape}".encode())
