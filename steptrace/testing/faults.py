@@ -110,8 +110,13 @@ class Fault:
         if self.kind not in KINDS:
             near = did_you_mean(str(self.kind), KINDS)
             raise BadFaultError(f"there is no fault of kind {self.kind!r}", help=near or f"one of {', '.join(KINDS)}")
-        if self.step < -1 or (self.seconds is not None and self.seconds < 0):
-            raise BadFaultError(f"step={self.step}, seconds={self.seconds}: steps are counted from -1, seconds from 0")
+        for name, value, least in (("step", self.step, -1), ("micro", self.micro, 0)):
+            if (value is not None or name == "step") and (type(value) is not int or value < least):
+                raise BadFaultError(f"{name}={value!r}: steps are counted from -1, micro-batches from 0")
+        if self.seconds is not None and not (isinstance(self.seconds, int | float) and self.seconds >= 0):
+            raise BadFaultError(f"seconds={self.seconds!r}: seconds are counted from 0")
+        if self.error is not None and not _raisable(self.error):
+            raise BadFaultError(f"error={self.error!r} is no exception", help='give one: error=OSError("disk full")')
         if self.worker and (self.driver or self.kind not in _PROCESS):
             raise BadFaultError(
                 f"worker={self.worker!r}, driver={self.driver}, kind={self.kind!r}: what strikes the process of a part "
@@ -140,6 +145,9 @@ class Faults:
         self, faults: Sequence[Fault], *, may_miss: bool = False, told: Callable[[Fault], None] = lambda fault: None
     ) -> None:
         self.faults = tuple(faults)
+        for fault in self.faults:
+            if not isinstance(fault, Fault):
+                raise BadFaultError(f"{fault!r} is no fault", help='one is written inject(Fault("pack", step=2))')
         self.met: list[Fault] = []
         self._may_miss = may_miss
         self._told = told
@@ -291,6 +299,11 @@ class Faults:
         raise error
 
 
+def _raisable(error: object) -> bool:
+    """Whether an error can be raised: it is one, or a class of them."""
+    return isinstance(error, BaseException) or (isinstance(error, type) and issubclass(error, BaseException))
+
+
 def _error(fault: Fault) -> Exception:
     return fault.error or InjectedFaultError(f"a fault was put here: {fault}")
 
@@ -392,11 +405,16 @@ def random_fault(
 
     Returns:
       A fault in an op that may fail for a reason outside the program; in a loop over micro-batches, in its first round.
+
+    Raises:
+      BadFaultError: no op that may fail runs in so many steps, or there are no kinds.
     """
     plan = program if isinstance(program, Plan) else plan_for(program, pipeline)
     draw = random.Random(seed)
     body = [call for lane in plan.lanes for node in lane.nodes for call in _calls_of(node)]
     sure = [(call, due) for call in body if may_fail(call.kind) and (due := steps_of(call, steps))]
+    if not sure or not kinds:
+        raise BadFaultError(f"there is no fault to choose: {len(sure)} ops in {steps} steps, {len(kinds)} kinds")
     call, due = draw.choice(sure)
     kind = draw.choice(tuple(kinds))
     behind = kind in ("raise", "kill", "slow") and draw.random() < 0.5

@@ -171,10 +171,33 @@ def test_control_a_fault_that_may_be_missed_is_in_the_list_of_those_that_were():
     assert [fault.step for fault in faults.unmet] == [9]
 
 
-@pytest.mark.parametrize("wrong", [{"kind": "explode"}, {"step": -2}, {"seconds": -1.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"kind": "explode"}, {"step": -2}, {"step": "1"}, {"step": 1.0}, {"step": None}, {"micro": -1}),
+        *({"micro": "0"}, {"seconds": -1.0}, {"seconds": "3"}, {"seconds": float("nan")}, {"error": "disk full"}),
+    ],
+)
 def test_a_fault_that_means_nothing_is_refused(wrong):
     with pytest.raises(BadFaultError):
         Fault(**({"op": "pack", "step": 1} | wrong))
+
+
+def test_control_a_fault_that_means_something_is_taken():
+    Fault("pack", -1, micro=0, seconds=0, error=OSError)
+    Fault("pack", 0, seconds=0.5, error=OSError("disk full"))
+
+
+@pytest.mark.parametrize("wrong", ["pack", [Fault("pack", 1)], None])
+def test_what_is_no_fault_is_not_injected(wrong):
+    with pytest.raises(BadFaultError, match="is no fault"):
+        inject(wrong)
+
+
+@pytest.mark.parametrize("given", [{"steps": 0}, {"kinds": ()}])
+def test_where_no_fault_can_come_none_is_drawn(given):
+    with pytest.raises(BadFaultError, match="no fault to choose"):
+        random_fault(PROGRAM, 0, **given)
 
 
 def test_random_faults_are_a_function_of_the_seed_and_come():
