@@ -34,10 +34,22 @@ def spreads_of(jitter: float, stragglers: str) -> dict[str, Spread]:
 
 
 def spread_facts(found: Judged, costs: Costs, spreads: dict[str, Spread], *, runs: int, seed: int) -> dict[str, Any]:
-    """How step times are spread, for scripts; times in seconds."""
+    """How step times are spread, for scripts; times in seconds.
+
+    Raises:
+      UsageError: durations of an op are spread that the schedule does not have.
+    """
     from steptrace.cost import step_times
     from steptrace.cost.step_times import QUANTILES
+    from steptrace.diag.base import did_you_mean
+    from steptrace.simulate import ALL
 
+    ops = [op for program in (found.schedule.program, found.schedule.source) for op in program.ops()]
+    known = {ALL, *(op.id for op in ops), *(op.kind for op in ops)}
+    for name in spreads:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise UsageError(f"--stragglers: the schedule has no op `{name}`" + (near and f"; {near}"))
     times = step_times(found, costs, spreads=spreads, runs=runs, seed=seed)
     quantiles = {f"p{round(share * 100):02d}": times.quantile(share) for share in QUANTILES}
     return {

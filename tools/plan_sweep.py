@@ -25,13 +25,15 @@ def settings_of(text: str) -> dict[str, list[str]]:
     """The settings of a sweep: ``staleness=0..4 micro_batches=4,8,16``; ``4..0`` counts down.
 
     Raises:
-      UsageError: a word of it is no setting.
+      UsageError: a word of it is no setting, or one that was given already.
     """
     found: dict[str, list[str]] = {}
     for word in text.split():
         match = re.fullmatch(r"([a-z_]+)=(?:(\d+)\.\.(\d+)|([\w.]+(?:,[\w.]+)*))", word)
         if match is None:
             raise UsageError(f"--sweep: `{word}` is no setting; one is staleness=0..4 or micro_batches=4,8,16")
+        if match[1] in found:
+            raise UsageError(f"--sweep: `{match[1]}` is given twice; its values are written together: staleness=0,2,4")
         first, last, several = match[2], match[3], match[4]
         found[match[1]] = several.split(",") if several else _from_to(int(first), int(last))
         if match[1] == "micro_batches" and not all(re.fullmatch(r"[1-9]\d*", one) for one in found[match[1]]):

@@ -201,6 +201,13 @@ def test_opt_takes_costs_and_what_it_says_gives_the_same_text(capsys, costs, tmp
     ("arguments", "code", "said"),
     [
         (["grpo", "COSTS", "--micro-batches=2", "--stragglers=log"], 2, "one is fwd_bwd=0.02x5"),
+        (
+            ["grpo", "COSTS", "--micro-batches=2", "--stragglers=fwd_bdw=0.1x5"],
+            2,
+            "no op `fwd_bdw`; did you mean `fwd_bwd`",
+        ),
+        (["grpo", "COSTS", "--micro-batches=2", "--sweep", "staleness=0..1", "staleness=1..2"], 2, "is given twice"),
+        (["grpo", "COSTS", "--micro-batches=2", "--svg=plot.svg"], 2, "is the plot of a sweep"),
         (["grpo"], 2, "`plan` needs costs"),
         (["grpo", "COSTS"], 2, "say how many micro-batches"),
         (["grpo", "COSTS", "--micro-batches=0"], 2, "numbers from 1 on"),

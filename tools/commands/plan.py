@@ -54,6 +54,8 @@ def _run(operands: list[str], values: flags.FlagValues) -> int:
         raise UsageError(f"`plan` needs costs: plan {operands[0]} --costs=costs.toml")
     costs = read_costs(values.costs)
     settings = settings_of(" ".join([values.sweep, *operands[1:]]))
+    if values.svg and not settings:
+        raise UsageError("`--svg` is the plot of a sweep: --sweep staleness=0..4 --svg=plot.svg")
     judge = _Judge(values, costs, [] if "micro_batches" in settings else _counts(values["micro-batches"].value, costs))
     if settings:
         return _swept(operands[0], settings, judge, values)
