@@ -52,7 +52,8 @@ def chunked(hidden: jax.Array, head: Head, inputs: Inputs, formula: Formula, chu
         z, _ = tile.logits(x, slab, warm, formula)
         soft = tile.finish(tile.stats(z, slab, target), target, vocab)
         lse = jnp.where(target >= 0, soft.top + soft.log_total, 0)
-        return jnp.stack([soft.logp * jnp.where(target == vocab, jnp.nan, 1), soft.entropy, lse])
+        logp = jnp.where(jnp.isneginf(soft.logp), -jnp.inf, soft.logp) * jnp.where(target == vocab, jnp.nan, 1)
+        return jnp.stack([logp, soft.entropy, lse])
 
     by_position = temperature is not None and temperature.ndim
     parts = (cut(hidden), cut(target, -1), cut(temperature, 1) if by_position else None)

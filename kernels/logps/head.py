@@ -91,8 +91,9 @@ class Strategy:
     """How the work is split. Every strategy gives the same results, up to the rounding of sums.
 
     Attributes:
-      vocab_axes: mesh axes over which the vocabulary is split while logits are made. An axis that shards no tokens
-        costs nothing here; over one that does, hidden states of a chunk are gathered.
+      vocab_axes: mesh axes over which the vocabulary is split while logits are made. Over one that shards tokens,
+        hidden states of a chunk are gathered, and their gradients scattered; over one that does not, no gather is
+        needed, and gradients of hidden states are summed.
       vocab_blocks: the table is gathered and used in so many parts, one after the other.
       prefetch: with blocks, the next one is gathered while logits of this one are made.
       regather: the backward pass gathers the table again instead of keeping it. Blocks are always gathered again.

@@ -79,8 +79,7 @@ def fused_token_loss(loss: TokenLoss) -> Callable[..., tuple[jax.Array, Logps]]:
         _refuse_mixing(loss, call.formula.sums, by_token_aux)
         if call.setting is None:
             out = chunked(call.hidden, call.head, call.inputs, call.formula, call.chunk)
-            live = has_logp(call.inputs)
-            total = jnp.sum(jnp.where(live, loss(out.logp, out.entropy, *by_token_aux), 0))
+            total = _total_by_token(loss, out, has_logp(call.inputs), by_token_aux)
         else:
             spare = [whole - size for whole, size in zip(call.setting.shape, call.shape, strict=True)]
             by_token_aux = tuple(
@@ -250,6 +249,15 @@ def _total(setting: Setting, loss: TokenLoss, soft: tile.Softmax, target: jax.Ar
     """Sum of the loss over tokens that have a log-prob, over all devices that have others."""
     local = jnp.sum(jnp.where(target >= 0, loss(soft.logp, soft.entropy, *aux), 0))
     return lax.psum(local, setting.layout.tokens) if setting.layout.tokens else local
+
+
+def _total_by_token(loss: TokenLoss, out: Logps, live: jax.Array, aux: Aux) -> jax.Array:
+    """Sum of the loss over tokens that are ``live``, of whole arrays; from others no slope comes back, be it NaN."""
+
+    def held(x: jax.Array) -> jax.Array:
+        return jnp.where(live, x, lax.stop_gradient(x))
+
+    return jnp.sum(jnp.where(live, loss(*map(held, (out.logp, out.entropy, *aux))), 0))
 
 
 def _floating(aux: Aux) -> tuple[jax.Array | None, ...]:

@@ -184,7 +184,7 @@ def setting_of(
         rows=up(vocab, meshes.count(axis_sizes, layout.table_vocab)),
         orientation=head.orientation,
         shape=(rows, length),
-        chunk=min(chunk_tokens or strategy.chunk_tokens or DEFAULT_CHUNK, held),
+        chunk=min(strategy.chunk_tokens or chunk_tokens or DEFAULT_CHUNK, held),
         skips=skips,
         hidden_sums=jnp.dtype(formula.sums if hidden_sums is None else hidden_sums),
         weight_dtype=head.weight.dtype,
@@ -199,7 +199,7 @@ def parts_of(call: Call, *, one_pass: bool, gradient: bool = True) -> Parts:
 
 
 def idle_split(layout: Layout, axes: Axes) -> Strategy:
-    """The vocabulary split over the axes that shard no tokens: these have them already, so that it costs nothing."""
+    """The vocabulary split over the axes that shard no tokens: their devices have the same, and need no gather."""
     return Strategy(vocab_axes=tuple(axis for axis in axes if axis not in layout.tokens))
 
 

@@ -129,6 +129,40 @@ def test_what_it_falls_back_to_gives_the_same():
     np.testing.assert_allclose(out.entropy, want.entropy, atol=2e-6)
 
 
+def test_a_masked_token_has_no_gradient_in_what_it_falls_back_to():
+    given = arguments(mesh=None, layout=None)
+    tokens, weight = np.array(given["tokens"]), given["head"].weight
+    tokens[tokens == 3] = 0
+    tokens[0, 2] = 3
+    bias = np.where(np.arange(VOCAB) == 3, -np.inf, 0).astype(np.float32)
+
+    def total(hidden, bias):
+        logp = logps(hidden, tokens, Head(weight, bias), mode="fallback").logp
+        return jnp.sum(logp), logp
+
+    (d_hidden, d_bias), logp = jax.grad(total, argnums=(0, 1), has_aux=True)(given["hidden"], bias)
+    assert np.isneginf(logp[0, 2])
+    assert np.all(np.asarray(d_hidden)[0, 1] == 0)
+    assert np.all(np.asarray(d_hidden)[0, 2] != 0)
+    assert np.isfinite(d_bias).all()
+
+
+def test_what_stands_in_aux_where_there_is_no_log_prob_does_not_matter_to_what_it_falls_back_to():
+    given = arguments(mesh=None, layout=None)
+    tokens, head = given["tokens"], given["head"]
+    fused = fused_token_loss(lambda logp, entropy, odds: logp * jnp.log(odds))
+
+    def total(hidden, odds):
+        return fused(hidden, tokens, head, odds, mode="fallback")[0]
+
+    odds = np.full((ROWS, LENGTH), 0.5, np.float32)
+    odds[:, 0] = 0
+    d_hidden, d_odds = jax.grad(total, argnums=(0, 1))(given["hidden"], odds)
+    assert np.all(np.isfinite(d_hidden))
+    assert np.all(np.asarray(d_odds)[:, 0] == 0)
+    assert np.all(np.asarray(d_odds)[:, 1:] != 0)
+
+
 def test_the_reason_inside_a_shard_map():
     given = arguments()
     spec = jax.sharding.PartitionSpec()

@@ -75,6 +75,14 @@ def test_axes_of_one_device_are_left_out():
     assert found.strategy.vocab_axes in ((), ("fsdp",))
 
 
+def test_tokens_at_a_time_are_the_callers_where_the_strategy_leaves_them_open():
+    def planned(of_strategy, of_call):
+        strategy = Strategy(("context",), chunk_tokens=of_strategy)
+        return plan(*L1K, mesh=SMALL, layout=FULL, strategy=strategy, chunk_tokens=of_call).cost
+
+    assert planned(8, 128) == planned(8, None) != planned(128, None) == planned(None, 128)
+
+
 def test_a_limit_of_memory_is_kept_with_more_bytes():
     free = plan(*LARGE, mesh=BIG, layout=FULL)
     tight = plan(*LARGE, mesh=BIG, layout=FULL, memory_limit=int(free.cost.memory * 0.8))
