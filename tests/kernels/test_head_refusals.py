@@ -1,6 +1,7 @@
 """What the log-prob head refuses, each before anything is compiled; and when it falls back, in words."""
 
 import logging
+import re
 
 import jax
 import jax.numpy as jnp
@@ -180,3 +181,15 @@ def test_forward_mode_is_refused_in_words():
     hidden = given.pop("hidden")
     with pytest.raises(TypeError, match=r"can't apply forward-mode .* to a custom_vjp"):
         jax.jvp(lambda hidden: logps(hidden, **given).logp, (hidden,), (hidden,))
+
+
+def test_every_matmul_of_low_precision_is_written_to_give_float32():
+    # XLA:CPU rounds none of them whatever is written, so that no number could tell there.
+    hidden, weight = (jnp.zeros(shape, jnp.bfloat16) for shape in ((ROWS, LENGTH, FEATURES), (VOCAB, FEATURES)))
+
+    def total(hidden, weight):
+        return jnp.sum(logps(**arguments(hidden=hidden, head=Head(weight))).logp)
+
+    written = re.findall(r"preferred_element_type=(\w+)", str(jax.make_jaxpr(jax.grad(total, (0, 1)))(hidden, weight)))
+    assert len(written) >= 4
+    assert set(written) == {"float32"}
