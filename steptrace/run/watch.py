@@ -20,6 +20,8 @@ CALL, UPDATE = "last_call_token", "last_update_token"
 
 _NOTHING = object()
 _MOMENT_S = 0.5
+LONGEST_S = 60.0
+"""Seconds that work is waited for which was sent, once a run is over."""
 
 
 class Named(Protocol):
@@ -78,11 +80,12 @@ class Watcher:
 
     Attributes:
       count: how much work it did.
+      unseen: how much of the work that was sent was not done in time, once it is closed.
       cpu_s: processor time that watching has taken, in seconds, once it is closed.
     """
 
     def __init__(self, device: str, limit: int) -> None:
-        self.device, self.count, self.cpu_s = device, 0, 0.0
+        self.device, self.count, self.unseen, self.cpu_s = device, 0, 0, 0.0
         self._limit = limit
         self._seen: deque[Sent] = deque(maxlen=limit)
         self._sent: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
@@ -92,18 +95,20 @@ class Watcher:
 
     @property
     def dropped(self) -> int:
-        """How much work was not kept."""
-        return max(0, self.count - self._limit)
+        """How much work was not kept, or not seen."""
+        return max(0, self.count - self._limit) + self.unseen
 
     def sent(self, work: Sent) -> None:
         """Note that work was sent; costs the caller about a microsecond."""
         self._sent.put(work)
 
-    def close(self) -> tuple[Span, ...]:
-        """Wait for all that was sent, unless it was stopped; gives what the device did, in order."""
+    def close(self, wait_s: float = LONGEST_S) -> tuple[Span, ...]:
+        """Wait for all that was sent, unless it was stopped, and not for ever; gives what the device did, in order."""
         if not self._stopped:
             self._sent.put(None)
-            self._thread.join()
+            self._thread.join(wait_s)
+        if self._thread.is_alive() and not self._stopped:
+            self.unseen, self._stopped = self._sent.qsize(), True  # one is waited for, and one in there is the end
         return tuple(_spans(self.device, list(self._seen)))
 
     def stop(self) -> None:

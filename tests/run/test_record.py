@@ -197,6 +197,26 @@ def test_work_that_was_seen_late_ends_before_what_was_done_before_that():
     assert [span.end for span in watcher.close()] == [now - 1.0, now - 1.0]
 
 
+def test_work_that_is_never_done_is_not_waited_for_for_ever():
+    until, now = threading.Event(), time.perf_counter()
+    watcher = Watcher("trainer", 8)
+    sent(watcher, 0, now - 2.0, now - 1.5, None, done=now - 1.5)
+    for step in (1, 2, 3):
+        sent(watcher, step, now - 1.4, now - 1.0, Stuck(until))
+    assert [span.step for span in watcher.close(0.05)] == [0]
+    assert watcher.dropped == 3
+    until.set()
+
+
+def test_control_work_that_is_done_late_is_waited_for():
+    until, now = threading.Event(), time.perf_counter()
+    watcher = Watcher("trainer", 8)
+    sent(watcher, 0, now - 2.0, now - 1.5, Stuck(until))
+    threading.Timer(0.1, until.set).start()
+    assert len(watcher.close()) == 1
+    assert watcher.dropped == 0
+
+
 def test_a_run_leaves_its_events_and_costs_behind(tmp_path):
     events, costs = tmp_path / "events.json", tmp_path / "costs.toml"
     steptrace.run(PROGRAM, parts(), steps=5, timed=True, events=events, profile=costs)

@@ -73,16 +73,16 @@ class HostedPart:
         """Watch the part's device from here on."""
         self._watch = Watch(self._part)
 
-    def hosted_watched(self) -> tuple[Any, ...]:
-        """What the device did since then, once all is done."""
+    def hosted_watched(self, wait_s: float) -> tuple[Any, ...]:
+        """What the device did since then, once all is done, or ``wait_s`` seconds are over."""
         watch, self._watch = self._watch, None
-        return () if watch is None else watch.close()
+        return () if watch is None else watch.close(wait_s)
 
     def hosted_renew(self) -> None:
         """Forget what has failed, and what is kept; watch no more."""
         self._failed = ""
         self._kept.clear()
-        self.hosted_watched()
+        self.hosted_watched(0.0)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -156,9 +156,9 @@ class Watch:
             done = done_by(token, returned)
             self._watcher.sent(Sent(caller, caller.step, caller.micro, what, called, returned, token, done))
 
-    def close(self) -> tuple[Any, ...]:
-        """Wait for all that was sent; gives what the device did, in order."""
-        return self._watcher.close()
+    def close(self, wait_s: float) -> tuple[Any, ...]:
+        """Wait for all that was sent, and no longer; gives what the device did, in order."""
+        return self._watcher.close(wait_s)
 
 
 def told(made: Any, word: str) -> Any:

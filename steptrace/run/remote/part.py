@@ -12,6 +12,7 @@ from steptrace.lang.records import MicroBatch
 from steptrace.run.remote.hosted import Attribute
 from steptrace.run.remote.line import Line
 from steptrace.run.remote.wire import How, Kept
+from steptrace.run.watch import LONGEST_S
 from steptrace.simulate import Span
 
 _USUAL = (
@@ -65,7 +66,8 @@ class RemotePart:
     def watched_calls(self) -> tuple[Span, ...]:
         """What the device did since then, once all is done; times by the clock of this machine, `time.perf_counter`."""
         self._line.watching = False
-        seen: tuple[Span, ...] = self._line.ask("hosted_watched")
+        longest = LONGEST_S if self._line.wait_s is None else min(LONGEST_S, self._line.wait_s / 2)
+        seen: tuple[Span, ...] = self._line.ask("hosted_watched", longest)
         return seen
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from remote_parts import Tokens, bind
+from remote_parts import Due, Tokens, bind
 
 import steptrace
 from steptrace.run.record import Recorder
@@ -45,6 +45,20 @@ def test_what_a_device_did_elsewhere_is_what_it_does_here(pipeline: str):
     assert sum(span.end - span.start for span in there.spans) >= 0.9 * needed
     for span, after in zip(there.spans, there.spans[1:], strict=False):
         assert span.end <= after.start
+
+
+class NeverDone(Tokens):
+    """What its calls have sent is never done."""
+
+    def _work(self, seconds):
+        return Due(time.perf_counter() + 3600)
+
+
+def test_a_device_that_is_never_done_is_not_waited_for_for_ever():
+    parts = {"trainer": remote(NeverDone), "rollout": remote(HashRollout), "reference": remote(HalfReference)}
+    options = {"steps": 2, "target": "process", "stall_s": 4.0, "around": [recorder := Recorder()]}
+    assert steptrace.run(PROGRAM, {**bind(), **parts}, **options).steps == 2
+    assert recorder.recording().spans == ()
 
 
 def test_control_a_device_that_nobody_watches_has_done_nothing():
