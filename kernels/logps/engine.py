@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from steptrace_kernels.logps.backward import backward
 from steptrace_kernels.logps.forward import Inputs, Saved, forward
 from steptrace_kernels.logps.head import Head, Logps
+from steptrace_kernels.logps.mesh import reshard
 from steptrace_kernels.logps.setting import Setting
 from steptrace_kernels.logps.tile import Softmax
 from steptrace_kernels.logps.tokens import Aligned
@@ -37,6 +38,8 @@ def _engine_forward(setting: Setting, hidden: jax.Array, head: Head, inputs: Inp
 
 def _engine_backward(setting: Setting, kept: Any, by: Logps) -> tuple[jax.Array, Head, None]:
     hidden, head, saved = kept
+    # Cotangents of results that nobody uses are zeros that lie nowhere in particular, which explicit axes refuse.
+    by = jax.tree.map(lambda x: reshard(x, setting.mesh, setting.by_token), by)
     return *_backward(setting, hidden, head, saved, by), None
 
 

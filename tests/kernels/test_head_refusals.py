@@ -2,11 +2,13 @@
 
 import logging
 import re
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 from steptrace_kernels.logps import (
     CannotRunError,
@@ -181,6 +183,18 @@ def test_forward_mode_is_refused_in_words():
     hidden = given.pop("hidden")
     with pytest.raises(TypeError, match=r"can't apply forward-mode .* to a custom_vjp"):
         jax.jvp(lambda hidden: logps(hidden, **given).logp, (hidden,), (hidden,))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_results_that_nobody_uses_on_explicit_axes(known):
+    # Their cotangents are zeros, which lie nowhere in particular.
+    mesh = jax.make_mesh((1, 1), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+    given = arguments(mesh=mesh)
+    with jax.set_mesh(mesh) if known else nullcontext():
+        found = jax.eval_shape(
+            jax.grad(lambda hidden: jnp.sum(logps(**given | {"hidden": hidden}).logp)), given["hidden"]
+        )
+    assert found.shape == (ROWS, LENGTH, FEATURES)
 
 
 def test_every_matmul_of_low_precision_is_written_to_give_float32():
