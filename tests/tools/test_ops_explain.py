@@ -8,9 +8,11 @@ import re
 import pytest
 
 from steptrace.diag.registry import all_codes
+from steptrace.ir import print_program
 from steptrace.ir.builtin import BUILTIN
 from steptrace.ir.kind import REQUIRED, Attr, Given, Operand, OpKind
-from steptrace.passes import PASSES, PIPELINES, parse_pipeline, text_of
+from steptrace.lang.reference import resolve
+from steptrace.passes import PASSES, PIPELINES, parse_pipeline, run_pipeline, text_of
 from steptrace.passes.base import options_of
 from steptrace_tools.cli import main
 from steptrace_tools.op_pages import op_page, op_table
@@ -124,6 +126,29 @@ def test_passes_lists_every_pass_and_pipeline_once(capsys):
     assert names == ["pass", *PASSES, "pipeline", *PIPELINES]
 
 
+def test_every_word_of_a_line_of_a_dump_is_explained(capsys):
+    schedule = run_pipeline(resolve('grpo{staleness=1, saves="may_fail_late"}'), "async-everything").schedule
+    text = print_program(schedule.program)
+    lines = [line for line in text.splitlines() if line.startswith(("  ", "step", "before", "contract", "resource"))]
+    words = {word for line in lines for word in re.findall(r" (reads|writes|awaits|[a-z]+(?=[=(]))", line)}
+    calls, clauses = {op.kind for op in schedule.program.ops()}, {"weights", "staleness", "partial", "empty", "saves"}
+    assert words - calls - clauses == {
+        "at",
+        "awaits",
+        "cell",
+        "from",
+        "lane",
+        "reads",
+        "shift",
+        "slot",
+        "when",
+        "writes",
+    }
+    for word in (*(words - calls - clauses), "contract", "%", "[k]", "dump"):
+        assert main(["explain", word]) == 0
+        assert word in capsys.readouterr().out
+
+
 def test_explain_alone_lists_the_codes(capsys):
     assert main(["explain"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*all_codes()]
@@ -134,12 +159,15 @@ def test_explain_alone_lists_the_codes(capsys):
     [
         (
             ["explain", "ST6001"],
-            "steptrace: `ST6001` is neither a code, an op, a pass nor a pipeline; near ones: ST601, ST600",
+            "steptrace: `ST6001` is no code, op, pass, pipeline or word of a dump; near ones: ST601, ST600",
         ),
-        (["explain", "updat"], "steptrace: `updat` is neither a code, an op, a pass nor a pipeline; near ones: update"),
+        (
+            ["explain", "updat"],
+            "steptrace: `updat` is no code, op, pass, pipeline or word of a dump; near ones: update",
+        ),
         (
             ["explain", "zzz"],
-            "steptrace: `zzz` is neither a code, an op, a pass nor a pipeline; `steptrace explain` lists the codes",
+            "steptrace: `zzz` is no code, op, pass, pipeline or word of a dump; `steptrace explain` lists the codes",
         ),
         (["ops", "fwd_bkw"], "steptrace: `fwd_bkw` is not in the op table: did you mean fwd_bwd"),
     ],

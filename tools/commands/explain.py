@@ -1,4 +1,4 @@
-"""`steptrace explain NAME`: the manual page of an error code, an op, a pass or a named pipeline."""
+"""`steptrace explain NAME`: the manual page of an error code, an op, a pass, a named pipeline, or a word of a dump."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ def _run(operands: list[str], _: flags.FlagValues) -> int:
     from steptrace.diag.registry import all_codes, manual_page
     from steptrace.ir.builtin import BUILTIN
     from steptrace.passes import PASSES, PIPELINES
+
+    from ..dump_words import WORDS, word_page, words_page
 
     codes = all_codes()
     if not operands:
@@ -31,16 +33,19 @@ def _run(operands: list[str], _: flags.FlagValues) -> int:
 
         print(pass_page(name))
         return 0
+    if name in (*WORDS, "dump"):
+        print(words_page() if name == "dump" else word_page(name))
+        return 0
     page = manual_page(name)
     if page is None:
-        near = difflib.get_close_matches(name, [*codes, *BUILTIN, *PASSES, *PIPELINES], n=5, cutoff=0.5)
+        near = difflib.get_close_matches(name, [*codes, *BUILTIN, *PASSES, *PIPELINES, *WORDS], n=5, cutoff=0.5)
         near = near or difflib.get_close_matches(name.upper(), codes, n=5, cutoff=0.5)
         hint = (
             f"near ones: {', '.join(near)}"
             if near
             else "`steptrace explain` lists the codes, `steptrace passes` the passes"
         )
-        raise UsageError(f"`{name}` is neither a code, an op, a pass nor a pipeline; {hint}")
+        raise UsageError(f"`{name}` is no code, op, pass, pipeline or word of a dump; {hint}")
     print(f"{name.upper()} {codes[name.upper()].__name__}\n\n{page}")
     return 0
 
@@ -48,12 +53,13 @@ def _run(operands: list[str], _: flags.FlagValues) -> int:
 COMMAND = Command(
     name="explain",
     operands="[NAME]",
-    summary="The manual page of an error code (what is wrong, an example, ways out), an op, or a pass.",
+    summary="The manual page of an error code (what is wrong, an example, ways out), an op, a pass, a word of a dump.",
     examples=(
         ("explain ST600", "what the code means and how to get around it"),
         ("explain update", "all about an op"),
         ("explain take-ahead", "what a pass hides, holds and declines, and its options"),
         ("explain pipelined-boundary", "the passes of a named pipeline"),
+        ("explain dump", "the words of a dump"),
         ("explain", "every code, one a line"),
     ),
     run=_run,
