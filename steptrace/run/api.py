@@ -96,7 +96,8 @@ def run(
       profile: a file for the costs of the ops, medians of the steps behind the first two, for `steptrace plan --costs`.
 
     Returns:
-      The outcome.
+      The outcome, a `steptrace.run.result.RunResult`: ``records`` of the steps, ``params_digest``, ``calls_digest`` and
+      ``trained_groups_digest``, ``phase_ms``, ``remarks``, ``info``.
 
     Raises:
       SteptraceError: with a code, for whatever the caller can mend. What a part raises comes through as it is, with a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from statistics import median
 from typing import Any
@@ -37,6 +38,7 @@ def _define(values: flags.FlagValues) -> None:
 
 def _run(operands: list[str], values: flags.FlagValues) -> int:
     topology = values["tpu-topology"].value
+    print("some minutes, most of them compiling; the table comes at the end", file=sys.stderr)
     load = ForeignLoad()
     if topology:
         from .logps_tpu import ahead_of_time
