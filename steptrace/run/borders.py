@@ -62,6 +62,8 @@ def checked_weights(made: Any, at: At | None = None) -> tuple[Any, int]:
     for leaf in jax.tree.leaves(made[0]):
         if isinstance(leaf, np.ndarray) and leaf.dtype.hasobject:
             raise PartResultError("the trainer's weights() hold an array of objects, and none of numbers", loc=loc)
+        if callable(leaf) and not hasattr(leaf, "dtype"):
+            raise PartResultError(f"the trainer's weights() hold a function among arrays, {described(leaf)}", loc=loc)
     return made[0], version
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from fakes import HashRollout, HashTrainer, NewestRollout, parts
@@ -137,6 +138,7 @@ def test_a_trainer_whose_version_does_not_move_is_found_out_at_the_first_sync():
         (({"w": np.zeros(4)}, 1.5), "1.5 as the version"),
         (({"w": np.zeros(4)}, None), "None as the version"),
         (({"w": [np.array([1.0, None])]}, 0), "an array of objects"),
+        (({"w": np.zeros(4), "activation": jax.nn.relu}, 0), "a function among arrays"),
     ],
 )
 def test_weights_that_are_none_are_refused(made, words):
