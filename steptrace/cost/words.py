@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from steptrace.cost.moments import WAITS
 from steptrace.cost.period import Period
 from steptrace.cost.quantity import seconds_in_words
 from steptrace.diag.base import place_of
+
+_MOST_PARTS, _MOST_ENTRIES = 6, 3
+"""So many stretches of a circle are told in a row, and so many rows that read differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +59,64 @@ def critical(period: Period) -> tuple[Part, ...]:
 
 
 def bottleneck(period: Period) -> str:
-    """The critical circle as a sentence."""
+    """The critical circle as a sentence: what reads the same is told once, and what is short is only counted."""
     parts = critical(period)
     if not parts:
         return "nothing takes time"
     turns = sum(arc.turns for arc in period.largest.circle) * period.cadence
-    runs = _runs(parts)
-    kinds = list(dict.fromkeys(runs))
-    each = "; ".join(_of_run(run, runs.count(run), len(runs), len(kinds)) for run in kinds)
     places = list(dict.fromkeys(part.where for part in parts))
     head = f"{places[0]} is the bottleneck" if len(places) == 1 else "a circle"
-    return f"{head}{f' over {turns} steps' if turns > 1 else ''}: {each}"
+    return f"{head}{f' over {turns} steps' if turns > 1 else ''}{_told(_runs(parts), turns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Runs of a circle that read the same: how they read, of each how much is left out, and their seconds."""
+
+    words: str
+    shorter: tuple[int, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        fewest, most = min(self.shorter), max(self.shorter)
+        return f"{self.words}{f', and {_between(fewest, most)} shorter' if most else ''}"
+
+
+def _told(runs: list[tuple[Part, ...]], turns: int) -> str:
+    """What a circle consists of, behind its head."""
+    found = list(_joined(runs))
+    if len(found) == 1 and len(runs) == turns:
+        return f"{', a step' if turns > 1 else ''}: {found[0]}"
+    shown = _largest([entry.seconds for entry in found], _MOST_ENTRIES)
+    told = [
+        f"{_times(len(found[at].shorter), len(runs))} {found[at]} ({seconds_in_words(found[at].seconds)} in all)"
+        for at in shown
+    ]
+    rest = len(found) - len(shown)
+    return f": {'; '.join(told)}{f'; and {rest} shorter' if rest else ''}"
+
+
+def _joined(runs: list[tuple[Part, ...]]) -> Iterator[_Entry]:
+    """The runs, those together that read the same."""
+    alike: dict[str, list[tuple[Part, ...]]] = {}
+    for run in runs:
+        alike.setdefault(_of_run(run), []).append(run)
+    for words, those in alike.items():
+        shorter = tuple(max(0, len(run) - _MOST_PARTS) for run in those)
+        yield _Entry(words, shorter, sum(part.seconds for run in those for part in run))
+
+
+def _largest(seconds: Sequence[float], most: int) -> list[int]:
+    """Where the largest stand, in the order in which they stand."""
+    return sorted(sorted(range(len(seconds)), key=lambda at: -seconds[at])[:most])
+
+
+def _times(times: int, of: int) -> str:
+    return f"{times} times" if times == of else f"{times} of {of} times"
+
+
+def _between(fewest: int, most: int) -> str:
+    return str(most) if fewest == most else f"{fewest} to {most}"
 
 
 def _runs(parts: tuple[Part, ...]) -> list[tuple[Part, ...]]:
@@ -82,10 +133,12 @@ def _runs(parts: tuple[Part, ...]) -> list[tuple[Part, ...]]:
     return [tuple(run) for run in runs]
 
 
-def _of_run(run: tuple[Part, ...], times: int, of: int, kinds: int) -> str:
-    words = " + ".join(_short(part) for part in run) if len({part.where for part in run}) == 1 else ""
-    words = words or " -> ".join(map(str, run))
-    return words if kinds == 1 else f"{times} of {of} times {words}"
+def _of_run(run: tuple[Part, ...]) -> str:
+    """The largest parts of a run; with the seconds of each where they are of several places."""
+    shown = [run[at] for at in _largest([part.seconds for part in run], _MOST_PARTS)]
+    if len({part.where for part in run}) == 1:
+        return " + ".join(map(_short, shown))
+    return " -> ".join(map(str, shown))
 
 
 def _short(part: Part) -> str:

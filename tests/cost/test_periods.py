@@ -180,6 +180,34 @@ def test_the_bottleneck_in_words():
     assert all("grpo.py" in part.line for part in mixed)
 
 
+def test_the_seconds_of_a_circle_over_several_steps_are_those_of_a_step():
+    durations = Durations({"fwd_bwd": Cost(work_s=10), "update": Cost(work_s=4), "log": Cost(1)})
+    period = period_of(plan_for("grpo{save_every=10}", ""), durations, micro_batches=2)
+    assert period.seconds == 25
+    words = "2 x fwd_bwd (20 s on trainer) -> update (4 s on trainer) -> log (1 s on host)"
+    assert bottleneck(period) == f"a circle over 10 steps, a step: {words}"
+
+
+def test_control_steps_of_a_circle_that_differ_are_told_apart_with_all_their_seconds():
+    durations = Durations({"fwd_bwd": Cost(work_s=10), "update": Cost(work_s=4), "save_checkpoint": Cost(1)})
+    said = bottleneck(period_of(plan_for("grpo{save_every=10}", ""), durations, micro_batches=2))
+    assert "9 of 10 times 2 x fwd_bwd + update (216 s in all)" in said
+    assert "1 of 10 times 2 x fwd_bwd (20 s on trainer) -> update (4 s on trainer) -> save_checkpoint" in said
+    assert ", a step: " not in said
+
+
+def test_runs_that_read_the_same_are_told_once_and_what_is_short_is_counted():
+    kinds = [op.kind for op in plan_for("grpo", "").program.ops()]
+    durations = Durations({kind: Cost(0.001 + 0.0001 * at) for at, kind in enumerate(kinds)} | {"next_mb": Cost(0.1)})
+    period = period_of(plan_for("grpo{save_every=10}", ""), durations, micro_batches=6)
+    said = bottleneck(period)
+    assert len(critical(period)) > 180
+    assert len(said) < 300
+    assert said.startswith("host is the bottleneck over 10 steps: 50 of 60 times next_mb + ref_logps + fwd_bwd (")
+    assert "; 10 of 60 times next_mb + " in said
+    assert " shorter (" in said
+
+
 def test_an_op_may_take_longer_by_its_slack_and_no_more():
     plan = plan_for("grpo{staleness=1,save_every=1000000}", "pipelined-boundary-unstaged")
     before = period_of(plan, Durations(COSTS), micro_batches=3)
