@@ -224,7 +224,11 @@ def _left(files: Counter[str], mark: str) -> tuple[str, ...]:
 
 def _children() -> list[int]:
     """The processes that this one has started and not waited for."""
-    return [int(pid) for place in Path("/proc/self/task").glob("*/children") for pid in place.read_text().split()]
+    found: list[int] = []
+    for place in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # those of a thread that has just ended
+            found += map(int, place.read_text().split())
+    return found
 
 
 def _files() -> Counter[str]:

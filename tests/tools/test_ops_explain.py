@@ -133,7 +133,7 @@ def test_every_word_of_a_line_of_a_dump_is_explained(capsys):
     plain = [re.sub(r"{.*?}", "", line) for line in lines]  # without attributes, which the page of the op has
     words = {word for line in plain for word in re.findall(r" (reads|writes|awaits|[a-z]+(?=[=(]))", line)}
     words -= {op.kind for op in schedule.program.ops()} | {"weights", "staleness", "partial", "empty", "saves"}
-    assert words == set(["at", "awaits", "cell", "from", "lane", "reads", "shift", "slot", "when", "writes"])
+    assert words == {"at", "awaits", "cell", "from", "lane", "reads", "shift", "slot", "when", "writes"}
     for word in (*words, "contract", "%", "[k]", "dump"):
         assert main(["explain", word]) == 0
         assert word in capsys.readouterr().out

@@ -22,7 +22,7 @@ def _run(operands: list[str], _: flags.FlagValues) -> int:
         for code, error in codes.items():
             print(f"{code}  {inspect.cleandoc(error.__doc__ or '').partition(chr(10))[0]}")
         return 0
-    name = operands[0].removeprefix("error[").rstrip("]:")
+    name = operands[0] if operands[0] in WORDS else operands[0].removeprefix("error[").rstrip("]:")
     if name in BUILTIN:
         from ..op_pages import op_page
 
