@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from steptrace.cost.profile import MUST_BE_SEEN
 from steptrace.cost.quantity import Dimension, quantity
 from steptrace.diag.base import Note, SteptraceError, did_you_mean
 from steptrace.diag.cost import CostFileError, CostValueError, UnknownCostsError
@@ -90,7 +91,7 @@ class Costs:
             raise UnknownCostsError(
                 f"{', '.join(f'`{name}`' for name in missing)} {noun} in `{self.file}`",
                 notes=tuple(Note(f"`{name}` is called here", lines[name]) for name in missing),
-                help='say it for each, or for all of them: [ops.other] with issue = "0 s"',
+                help=_how_to_know(missing, {op.id: op.kind for op in source.ops()}),
             )
         return self.durations()
 
@@ -259,6 +260,18 @@ class _Reader:
 
     def error(self, cls: type[SteptraceError], message: str, at: tuple[str, ...], help: str = "") -> SteptraceError:
         return cls(message, loc=Loc(self.file, line_of(self.text, at)), help=help)
+
+
+def _how_to_know(missing: Sequence[str], kinds: Mapping[str, str]) -> str:
+    """How to measure what has no cost, and how to say it by hand: what trains is not offered for free."""
+    measured = "measure it: a run with `--profile FILE --timed` (`timed=True`) writes the costs of all that ran"
+    trains = [name for name in missing if kinds[name] in MUST_BE_SEEN]
+    others = '[ops.other] with issue = "0 s"'
+    if not trains:
+        return f"{measured}; or say it by hand, for each, or for all of them: {others}"
+    each = ", ".join(f'[ops.{name}] with work = "N ms"' for name in dict.fromkeys(kinds[one] for one in trains))
+    rest = f"; the others for each, or then for all of them: {others}" if len(trains) < len(missing) else ""
+    return f"{measured}; or say by hand what it takes: {each}{rest}"
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from steptrace.cost.quantity import seconds_in_words
 from steptrace.diag.timeline import NothingMeasuredError
-from steptrace.ir import Program, kinds_of
+from steptrace.ir import Op, Program, kinds_of
 from steptrace.simulate import TRAINER, Event, Span
 from steptrace.simulate.record import TRAINS
 from steptrace.simulate.waits import DeviceWait, device_waits
@@ -32,7 +32,7 @@ WHOLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The parts that a schedule may run in place of an op: together they take what the op takes."""
 
-_MUST_BE_SEEN = TRAINS | UPDATES | {"old_logps"}
+MUST_BE_SEEN = TRAINS | UPDATES | {"old_logps"}
 """Kinds of ops whose work on the device takes time, so that a run in which nobody saw it says nothing of them."""
 
 WATCHED = "seen by a thread that waits for its results"
@@ -131,7 +131,7 @@ def profile_of(
     for key, ids in keys.items():
         samples = [one for id in ids for one in taken.get(id, ())]
         kind = next(op.kind for op in program.ops() if op.id in ids)
-        if not samples or (kind in _MUST_BE_SEEN and all(one.work is None for one in samples)):
+        if not samples or (kind in MUST_BE_SEEN and all(one.work is None for one in samples)):
             continue
         apart = _apart([one for one in samples if one.micro == 0], [one for one in samples if one.micro != 0], seen)
         found[key] = _measured([one for one in samples if one.micro != 0] if apart else samples, seen)
@@ -139,7 +139,11 @@ def profile_of(
             firsts[key] = apart
     _add_fused_update(found, spans, first)
     whole = {**found, **_wholes(found)}
-    unknown = {op.id: _why(op.kind, taken.get(op.id)) for op in source.ops() if not {op.id, op.kind} & whole.keys()}
+    calls: dict[str, bool] = {}  # by op as it is written, whether it or a part of it ran
+    for op in program.ops():
+        written = op.id if op.origin is None else op.origin.op
+        calls[written] = calls.get(written, False) or op.id in taken
+    unknown = {op.id: _why(op, calls.get(op.id)) for op in source.ops() if not {op.id, op.kind} & whole.keys()}
     rows = kinds_of(program)
     shared = {span.kind for span in spans if span.device == TRAINER and rows[span.kind].device not in ("", TRAINER)}
     counted = (steps[0], steps[-1])
@@ -259,11 +263,17 @@ def _sum(figures: list[Figure], parts: tuple[str, ...]) -> Figure:
     return Figure(sum(one.seconds for one in figures), count, (low, high), f"that of {' and '.join(parts)}")
 
 
-def _why(kind: str, samples: list[_Sample] | None) -> str:
-    if not samples:
+def _why(op: Op, ran: bool | None) -> str:
+    """Why nothing is known of an op, by whether it ran, whole or in parts; None for one that has no call at all."""
+    if ran is None:
+        return "it is done within other calls: a run without this pipeline measures it"
+    if not ran:
         return "did not run in the steps that were counted"
-    if kind in _MUST_BE_SEEN:
-        return "its work on the device was not seen; the trainer offers nothing to wait for: run with --timed"
+    if op.kind in MUST_BE_SEEN:
+        return (
+            "its work on the device was not seen; the trainer offers nothing to wait for: `--timed` (`timed=True`) "
+            "measures it"
+        )
     return "only parts of it ran"
 
 

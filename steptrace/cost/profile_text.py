@@ -8,8 +8,16 @@ from collections.abc import Iterator
 from steptrace.cost.profile import Measured, Profile
 
 
-def profile_text(profile: Profile, *, program: str, pipeline: str = "", note: str = "") -> str:
-    """A profile as a cost file, each number with its origin, for `steptrace plan --costs`."""
+def profile_text(profile: Profile, *, program: str, pipeline: str = "", note: str = "", on_cpu: bool = False) -> str:
+    """A profile as a cost file, each number with its origin, for `steptrace plan --costs`.
+
+    Args:
+      profile: the costs.
+      program: what was run.
+      pipeline: what it was run under.
+      note: what it was run on.
+      on_cpu: whether the devices are CPUs, which share their cores.
+    """
     first, last = profile.steps
     under = f" under `{pipeline}`" if pipeline else ""
     lines = [
@@ -21,6 +29,10 @@ def profile_text(profile: Profile, *, program: str, pipeline: str = "", note: st
     if profile.shared:
         names = ", ".join(profile.shared)
         lines.append(f"# The trainer's device did the work of {names} too; `plan` takes it for that of another device.")
+    if on_cpu:
+        lines.append(
+            "# On CPUs generation, reference and trainer share the cores: a plan that overlaps them is too fast."
+        )
     if profile.unknown:
         lines += ["#", "# Of these ops nothing is known, and `plan` will ask for them by name:"]
         lines += [f"#   {op}: {why}" for op, why in profile.unknown.items()]

@@ -44,7 +44,10 @@ class UnknownCostsError(SteptraceError):
 
         steptrace plan grpo --costs=costs.toml           # error[ST332]: `pack` has no cost
 
-    Ways out: a table for each op that is named, or `[ops.other]` for all that have none: `issue = "0 s"`.
+    Ways out: measure them: a run with `--profile FILE --timed` (`timed=True`) writes a cost file; `--timed` waits for
+    the work of a trainer that offers nothing to wait for, and without it its training is missing from the file. Or say
+    it by hand, in a table for each op that is named: `[ops.fwd_bwd]` with `work = "150 ms"`. What takes no time may be
+    said at once, once what trains has its tables: `[ops.other]` with `issue = "0 s"`.
     """
 
     code = "ST332"

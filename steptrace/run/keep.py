@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from steptrace.cost.profile import SKIPPED, WAITED, WATCHED, profile_of
 from steptrace.cost.profile_text import profile_text
 from steptrace.diag.base import a_or_an
@@ -55,7 +57,8 @@ class Keeping:
                 seen = WATCHED if self.recorder.wait is None else WAITED
                 found = profile_of(recording.events, recording.spans, plan.program, plan.base.program, seen=seen)
                 name = plan.base.program.name
-                text = profile_text(found, program=name, pipeline=self._pipeline, note=recording.note)
+                on_cpu = jax.default_backend() == "cpu"
+                text = profile_text(found, program=name, pipeline=self._pipeline, note=recording.note, on_cpu=on_cpu)
                 self._profile.write_text(text, encoding="utf-8")
         except OSError as error:
             raise OutputNotWritableError(f"cannot write `{error.filename}`: {error.strerror}") from error

@@ -101,6 +101,25 @@ def test_ops_without_costs_are_listed_and_not_zero():
         costs.covering(source)
     assert caught.value.code == "ST332"
     assert all(f"`{name}`" in caught.value.message for name in missing)
+    assert caught.value.help.startswith("measure it: a run with `--profile FILE --timed` (`timed=True`)")
+    before, _, rest = caught.value.help.partition("; the others")
+    assert '[ops.update] with work = "N ms"' in before
+    assert '"0 s"' not in before
+    assert rest.endswith('[ops.other] with issue = "0 s"')
+
+
+def test_training_without_a_cost_is_not_offered_for_free():
+    source = resolve("grpo")
+    text = "".join(f'[ops.{op.kind}]\nissue = "1 ms"\n' for op in {op.kind: op for op in source.ops()}.values())
+    text = text.replace("[ops.fwd_bwd]", "[ops.a]").replace("[ops.update]", "[ops.b]")
+    with pytest.raises(SteptraceError) as caught:
+        parse_costs(text).covering(source)
+    assert caught.value.help.endswith('[ops.fwd_bwd] with work = "N ms", [ops.update] with work = "N ms"')
+    with pytest.raises(SteptraceError) as caught:
+        parse_costs(
+            text.replace("[ops.a]", "[ops.fwd_bwd]").replace("[ops.b]", "[ops.update]").replace("[ops.log]", "[ops.c]")
+        ).covering(source)
+    assert caught.value.help.endswith('[ops.other] with issue = "0 s"')
 
 
 def test_control_a_cost_for_all_others_covers_them():

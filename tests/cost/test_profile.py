@@ -38,12 +38,12 @@ COSTS = {
 }
 
 
-def run(pipeline: str = "", durations: Durations | None = None, steps: int = 9):
+def run(pipeline: str = "", durations: Durations | None = None, steps: int = 9, micro_batches: int = 4):
     """A run in virtual time; gives its events and spans, what was run, and the program as written."""
     source = resolve(PROGRAM)
     schedule = run_pipeline(source, pipeline).schedule
     plan = lower(schedule.program, source=schedule.source)
-    made = simulate(plan, durations or Durations(COSTS), micro_batches=4, steps=steps, latch_s=0)
+    made = simulate(plan, durations or Durations(COSTS), micro_batches=micro_batches, steps=steps, latch_s=0)
     return made.events, made.spans, schedule.program, source
 
 
@@ -93,7 +93,23 @@ def test_training_whose_work_nobody_saw_is_unknown():
     events, _, program, source = run()
     found = profile_of(events, (), program, source)
     assert set(found.unknown) == {"fwd_bwd", "update"}
-    assert "run with --timed" in found.unknown["fwd_bwd"]
+    assert "`--timed` (`timed=True`) measures it" in found.unknown["fwd_bwd"]
+
+
+@pytest.mark.parametrize("pipeline", ["pipelined-boundary", "async-everything"])
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_training_that_ran_in_parts_which_nobody_saw_is_said_to_be_measured_by_timing(pipeline, micro_batches):
+    events, _, program, source = run(pipeline, micro_batches=micro_batches)
+    found = profile_of(events, (), program, source)
+    assert set(found.unknown) == {"fwd_bwd", "update"}
+    assert all("the trainer offers nothing to wait for" in why for why in found.unknown.values())
+
+
+def test_an_update_without_a_call_of_its_own_is_not_said_to_be_measured_by_timing():
+    events, spans, program, source = run("fuse-update")
+    found = profile_of(events, [span for span in spans if span.what != "update"], program, source)
+    assert dict(found.unknown) == {"update": "it is done within other calls: a run without this pipeline measures it"}
+    assert profile_of(events, spans, program, source).unknown == {}
 
 
 def slow_first(op, step, micro, cost):
@@ -157,3 +173,9 @@ def test_work_on_a_device_that_is_shared_is_told():
     found = profile_of(events, moved, program, source)
     assert found.shared == ("ref_logps",)
     assert "did the work of ref_logps too" in profile_text(found, program=PROGRAM)
+
+
+def test_on_cpus_the_file_says_that_cores_are_shared():
+    found = profile_of(*run())
+    assert "share the cores" in profile_text(found, program=PROGRAM, on_cpu=True)
+    assert "share the cores" not in profile_text(found, program=PROGRAM)

@@ -229,6 +229,7 @@ def test_a_run_leaves_its_events_and_costs_behind(tmp_path):
     assert found.unknown(steptrace.resolve(PROGRAM)) == ("save_checkpoint",)
     assert found.micro_batches == len({event.micro for event in recording.events if event.kind == "fwd_bwd"})
     assert "what was waited for behind its call" in costs.read_text()
+    assert "share the cores" in costs.read_text()
 
 
 class Stuck:
