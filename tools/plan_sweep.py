@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from html import escape
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .command import UsageError
@@ -18,7 +19,7 @@ Judge = Callable[[str, list[int] | None], "tuple[Judged, str]"]
 """Judges a program by its name, with its counts of micro-batches or those of the command; gives its pipeline too."""
 
 FIGURES = ("period_s", "idle_s", "memory_bytes", "staleness")
-"""What is plotted of each row."""
+"""What is plotted of each row, but for what is swept itself."""
 
 
 def settings_of(text: str) -> dict[str, list[str]]:
@@ -56,16 +57,23 @@ def with_parameters(name: str, more: dict[str, str]) -> str:
     return f"{base}{{{','.join(f'{key}={value}' for key, value in {**own, **more}.items())}}}"
 
 
-def sweep(name: str, settings: dict[str, list[str]], costs: Costs, judge: Judge) -> list[dict[str, Any]]:
-    """What is said of a schedule under each combination of settings; what is refused has the reason instead."""
+def sweep(
+    name: str, settings: dict[str, list[str]], costs: Costs, judge: Judge, *, begun: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What is said of a schedule under each combination of settings; what is refused has the reason instead.
+
+    ``begun`` is told each combination as its turn comes, with the number of it.
+    """
     from steptrace.diag.base import SteptraceError
 
     from .plan_facts import facts_of
 
-    rows = []
+    rows: list[dict[str, Any]] = []
+    of = prod(map(len, settings.values()))
     for chosen in product(*settings.values()):
         named = dict(zip(settings, chosen, strict=True))
         row: dict[str, Any] = {key: int(text) if text.isdigit() else text for key, text in named.items()}
+        begun(f"{setting_of(row, settings)} ... {len(rows) + 1} of {of}")
         counts = [row["micro_batches"]] if "micro_batches" in row else None
         parameters = {key: text for key, text in named.items() if key != "micro_batches"}
         try:
@@ -111,7 +119,7 @@ def _bars(
     from steptrace.cost import seconds_in_words, size_in_words
 
     words: dict[str, Callable[[float], str]] = {"memory_bytes": size_in_words, "staleness": lambda n: f"{n:g}"}
-    for figure in FIGURES:
+    for figure in (figure for figure in FIGURES if figure not in settings):
         values = [None if "refused" in row else row.get(figure) for row in rows]
         largest = max((value for value in values if value is not None), default=None)
         if largest is None:

@@ -133,7 +133,7 @@ def test_a_sweep_is_a_table_and_a_plot(capsys, costs, tmp_path):
     said = capsys.readouterr().out
     table, *plots = said.split("\n\n")
     assert len(table.splitlines()) == 5
-    assert [plot.splitlines()[0] for plot in plots] == ["period", "idle", "memory", "staleness"]
+    assert [plot.splitlines()[0] for plot in plots] == ["period", "idle", "memory"]
     bars = {line.split("  ")[1]: line.count("#") for line in plots[0].splitlines()[1:]}
     assert bars == {
         "staleness=0 micro_batches=2": 29,  # 28 of 38 s
@@ -144,8 +144,21 @@ def test_a_sweep_is_a_table_and_a_plot(capsys, costs, tmp_path):
     root = ElementTree.parse(svg).getroot()
     assert root.tag.endswith("svg")
     widths = [float(one.get("width")) for one in root.iter() if one.get("class") == "bar"]
-    assert len(widths) == 16
+    assert len(widths) == 12
     assert widths[1] == 380.0
+
+
+def test_a_sweep_that_searches_tells_each_setting_as_it_begins(capsys, costs):
+    arguments = ["plan", PROGRAM, costs, "--sweep", "micro_batches=2,1"]
+    assert main([*arguments, "--auto"]) == 0
+    said = capsys.readouterr()
+    assert [line for line in said.err.splitlines() if " of " in line and line.startswith("micro")] == [
+        "micro_batches=2 ... 1 of 2",
+        "micro_batches=1 ... 2 of 2",
+    ]
+    assert [plot.splitlines()[0] for plot in said.out.split("\n\n")[1:]] == ["period", "idle", "memory", "staleness"]
+    assert main(arguments) == 0
+    assert "1 of 2" not in capsys.readouterr().err
 
 
 def test_a_sweep_may_count_down():

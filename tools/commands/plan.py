@@ -75,9 +75,13 @@ def _swept(name: str, settings: dict[str, list[str]], judge: _Judge, values: fla
     from ..output import told_if_slow, write_text
     from ..plan_sweep import sweep, sweep_plot, sweep_svg, sweep_table
 
+    def begun(setting: str) -> None:
+        if values.auto:  # a search takes a while for each
+            print(setting, file=sys.stderr, flush=True)
+
     count = prod(map(len, settings.values()))
     with told_if_slow(f"{count} settings of {name} are judged, one after the other"):
-        rows = sweep(name, settings, judge.costs, judge)
+        rows = sweep(name, settings, judge.costs, judge, begun=begun)
     if values.svg:
         write_text(
             sweep_svg(rows, settings, f"{name} {values.pipeline or ('--auto' if values.auto else '')}"), values.svg
