@@ -15,7 +15,7 @@ from steptrace.cost.quantity import Dimension, quantity
 from steptrace.diag.base import Note, SteptraceError, did_you_mean
 from steptrace.diag.cost import CostFileError, CostValueError, UnknownCostsError
 from steptrace.diag.loc import Loc
-from steptrace.ir import Program
+from steptrace.ir import Program, kinds_of
 from steptrace.simulate import Cost, Durations, Rollout, Spread
 from steptrace.simulate.durations import FREE
 
@@ -82,7 +82,8 @@ class Costs:
         """The durations, if there is a cost for every op of a program.
 
         Raises:
-          UnknownCostsError: there is none for some of them; all are listed.
+          UnknownCostsError: there is none for some of them; all are listed. Or there is one for a name that is no op,
+            and reads like one that would cost what all others do.
         """
         missing = self.unknown(source)
         if missing:
@@ -93,7 +94,25 @@ class Costs:
                 notes=tuple(Note(f"`{name}` is called here", lines[name]) for name in missing),
                 help=_how_to_know(missing, {op.id: op.kind for op in source.ops()}),
             )
+        self._refuse_misspelt(source)
         return self.durations()
+
+    def _refuse_misspelt(self, source: Program) -> None:
+        """An op that is meant by a misspelt name has the cost of all others, and nobody would notice."""
+        from difflib import get_close_matches  # its import takes as long as reading a file
+
+        ops = {op.id: op for op in source.ops()}
+        known = {*kinds_of(source), *ops}
+        others = [id for id, op in ops.items() if id not in self.ops and op.kind not in self.ops]
+        for name in self.ops:
+            near = [] if name in known or name.partition(".")[0] in known else get_close_matches(name, others, 1, 0.75)
+            if near:
+                message = f"a cost for `{name}`, which is no op of `{source.name}`, and none for `{near[0]}`"
+                raise UnknownCostsError(
+                    f"`{self.file}` has {message}",
+                    loc=ops[near[0]].loc,
+                    help=f"did you mean [ops.{near[0]}]?",
+                )
 
     def require_sizes(self) -> None:
         """Refuses a file that does not say how large everything is that schedules hold.

@@ -145,3 +145,22 @@ def test_the_first_micro_batch_may_have_a_cost_of_its_own():
 def test_a_first_micro_batch_needs_a_cost_beside_that_of_the_others(text: str):
     with pytest.raises(SteptraceError, match="has no cost"):
         parse_costs(text)
+
+
+OTHERS = '[ops.other]\nissue = "0 s"\n'
+
+
+@pytest.mark.parametrize(("name", "meant"), [("fwd_bkd", "fwd_bwd"), ("sync_weight", "sync_weights")])
+def test_a_misspelt_op_does_not_cost_what_all_others_do(name: str, meant: str):
+    source = resolve("grpo")
+    with pytest.raises(SteptraceError) as caught:
+        parse_costs(f'[ops.{name}]\nwork = "3 s"\n{OTHERS}').covering(source)
+    assert caught.value.code == "ST332"
+    assert f"a cost for `{name}`, which is no op of `grpo`, and none for `{meant}`" in caught.value.message
+    assert caught.value.loc == next(op.loc for op in source.ops() if op.id == meant)
+
+
+@pytest.mark.parametrize("name", ["stage_fwd_bwd", '"fwd_bwd.first.early"', "rescore_by_hand", "fwd_bwd"])
+def test_control_costs_of_other_ops_are_let_be(name: str):
+    """Those of the parts that passes make, and of ops that another program has."""
+    parse_costs(f'[ops.{name}]\nwork = "3 s"\n{OTHERS}').covering(resolve("grpo"))
