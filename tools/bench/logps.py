@@ -38,13 +38,13 @@ def _define(values: flags.FlagValues) -> None:
 
 def _run(operands: list[str], values: flags.FlagValues) -> int:
     topology = values["tpu-topology"].value
-    print("some minutes, most of them compiling; the table comes at the end", file=sys.stderr)
     load = ForeignLoad()
     if topology:
         from .logps_tpu import ahead_of_time
 
         found = {"layout": topology, "arms": ahead_of_time(FULL_CELL, topology)}
     else:
+        print("a minute or two, most of it compiling; the table comes at the end", file=sys.stderr)
         eight_devices()
         arms = measured(CELLS[values.layout], values.rounds, values["limit-s"].value)
         found = {"layout": values.layout, "arms": arms}
