@@ -99,7 +99,7 @@ def test_a_round_that_was_given_up_is_published_by_the_dispatch_that_needs_it():
     result = drive(rollout)
     assert facts(result) == facts(drive(HashRollout()))
     assert all(whole for _, whole in rollout.served)
-    assert rollout.tried == [0, 1, *[2] * (TRIES + 1), 3, 4, 5]
+    assert sorted(rollout.tried) == [0, 1, *[2] * (TRIES + 1), 3, 4, 5]  # it may need it once the next one is there
     assert sum("not published" in text for text in result.remarks) == 1
 
 
