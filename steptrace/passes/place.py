@@ -30,6 +30,7 @@ class Place:
     """
 
     name: ClassVar[str] = "place"
+    by_hand: ClassVar[bool] = True
     op: str = ""
     lane: str = ""
     ahead: int = 0
@@ -50,8 +51,6 @@ class Place:
             placed = self._on_lane(self._stood(schedule))
         if placed.program == schedule.program:
             raise declined(f"`{self.op}` stands there already", loc=schedule.program.loc)
-        if not placed.program.kinds:  # a step with ops of the user's is asked behind every pass
-            _refuse_early(placed)
         return placed
 
     def edited(self, program: Program) -> Program:
@@ -96,12 +95,3 @@ class Place:
         if above and ids.index(above) < ids.index(wanted[0]):
             return hoist(schedule, self.ops, above=above).schedule
         return sink(schedule, self.ops, below=others[at - 1]).schedule
-
-
-def _refuse_early(placed: Schedule) -> None:
-    """Refuses a place in which what an op leaves would stay though the source fails before it."""
-    from steptrace.check.validation.early import stays_too_early  # only where it is needed: it takes its time
-
-    early = stays_too_early(placed.program, placed.source)
-    if early is not None:
-        raise early.raised()

@@ -93,7 +93,7 @@ def _run(schedule: Schedule, pass_: Pass) -> tuple[Schedule, PassRun]:
     ran = time.perf_counter()
     if after is not schedule:
         _verify(schedule, after, pass_)
-        early = _stays_too_early(after)
+        early = _stays_too_early(after) if after.program.kinds or getattr(pass_, "by_hand", False) else None
         if early is not None:
             after, remarks = schedule, (missed(pass_.name, early),)
     verified = time.perf_counter()
@@ -121,10 +121,9 @@ def _verify(before: Schedule, after: Schedule, pass_: Pass) -> None:
 def _stays_too_early(schedule: Schedule) -> SteptraceError | None:
     """The refusal of a schedule in which what an op of the user's leaves would stay though the source fails before it.
 
-    The rows of the built-in ops have edges for all that stays, so only a step with ops of the user's is asked.
+    The rows of the built-in ops have edges for all that stays but a callback that declares what it touches, and only a
+    place by hand parts that from the log. So a step without ops of the user's is asked behind such a pass alone.
     """
-    if not schedule.program.kinds:
-        return None
     from steptrace.check.validation.early import stays_too_early  # only where there are such ops: it takes its time
 
     found = stays_too_early(schedule.program, schedule.source)

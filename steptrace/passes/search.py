@@ -18,7 +18,6 @@ from random import Random
 from typing import TypeAlias
 
 from steptrace.check.schedule import keeps_order
-from steptrace.check.validation.early import stays_too_early
 from steptrace.cost import Bound, Judged, bound_of, critical, judged, seconds_in_words, tight_s
 from steptrace.cost.period import every_of
 from steptrace.diag.base import SteptraceError
@@ -70,16 +69,8 @@ Apply: TypeAlias = Callable[[Schedule, Pass], Schedule]
 
 
 def verified(schedule: Schedule, pass_: Pass) -> Schedule:
-    """The schedule with a pass applied and verified, as a pipeline does it; as it was where the pass declines.
-
-    As it was, too, where something stays that the source would not have left behind a failure, such as a callback that
-    hears of a step whose log line then fails: the edges do not tell that where callbacks declare what they touch.
-    """
-    after = run_passes(schedule, (pass_,)).schedule
-    if after is schedule or isinstance(pass_, Place):  # which has looked for itself
-        return after
-    early = stays_too_early(after.program, after.source) is not None
-    return schedule if early else after
+    """The schedule with a pass applied and verified, as a pipeline does it; as it was where the pass declines."""
+    return run_passes(schedule, (pass_,)).schedule
 
 
 @dataclass(frozen=True)
