@@ -19,7 +19,7 @@ CALL, UPDATE = "last_call_token", "last_update_token"
 """Where a trainer offers what is ready once its last training call, and its last update, is done."""
 
 _NOTHING = object()
-_MOMENT_S = 0.5
+_MOMENT_S = 1.0
 LONGEST_S = 60.0
 """Seconds that work is waited for which was sent, once a run is over."""
 
@@ -104,21 +104,24 @@ class Watcher:
 
     def close(self, wait_s: float = LONGEST_S) -> tuple[Span, ...]:
         """Wait for all that was sent, unless it was stopped, and not for ever; gives what the device did, in order."""
-        if not self._stopped:
-            self._sent.put(None)
-            self._thread.join(wait_s)
-        if self._thread.is_alive() and not self._stopped:
-            self.unseen, self._stopped = self._sent.qsize(), True  # one is waited for, and one in there is the end
+        self._end(wait_s)
         return tuple(_spans(self.device, list(self._seen)))
 
     def stop(self) -> None:
         """Watch no more: behind a failure nobody knows whether what was sent will ever be done.
 
-        The thread ends at once, or else with the work that it waits for.
+        What is done by now is seen; the thread ends with the work that it waits for.
         """
-        self._stopped = True
+        self._end(_MOMENT_S)
+
+    def _end(self, wait_s: float) -> None:
+        if self._stopped:
+            return
         self._sent.put(None)
-        self._thread.join(_MOMENT_S)
+        self._thread.join(wait_s)
+        if self._thread.is_alive():
+            self.unseen = self._sent.qsize()  # one is waited for, and one in there is the end
+        self._stopped = True
 
     def _watch(self) -> None:
         """As little as can be: it runs beside the step, and what it takes the step may miss."""

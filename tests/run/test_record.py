@@ -217,6 +217,17 @@ def test_control_work_that_is_done_late_is_waited_for():
     assert watcher.dropped == 0
 
 
+def test_what_was_done_before_a_failure_is_seen_however_far_behind_its_watcher_is():
+    watcher, now, slow = Watcher("trainer", 200), time.perf_counter(), Token()
+    threading.Timer(0.1, slow.ready.set).start()
+    sent(watcher, 0, now - 2.0, now - 1.5, slow)  # the 100 behind it stand in the queue when it is stopped
+    for step in range(1, 101):
+        sent(watcher, step, now - 1.4, now - 1.0, None, done=now - 1.0)
+    watcher.stop()
+    assert [span.step for span in watcher.close()] == list(range(101))
+    assert watcher.dropped == 0
+
+
 def test_a_run_leaves_its_events_and_costs_behind(tmp_path):
     events, costs = tmp_path / "events.json", tmp_path / "costs.toml"
     steptrace.run(PROGRAM, parts(), steps=5, timed=True, events=events, profile=costs)
@@ -270,6 +281,7 @@ def test_a_run_that_fails_leaves_its_events_and_nobody_who_watches(tmp_path, err
     recording = read_events(events)
     assert {("fwd_bwd", 1), ("fwd_bwd", 2)} < {(event.op, event.step) for event in recording.events}
     assert {(span.op, span.step) for span in recording.spans} == {("fwd_bwd", 0), ("update", 0)}
+    assert recording.dropped > 0  # what was sent behind it
     assert not (tmp_path / "costs.toml").exists()
     until.set()  # only then can what waits for the device end
     for thread in watching():
