@@ -24,6 +24,8 @@ from steptrace.run.data.queue import GroupQueue
 from steptrace.run.digest import EMPTY, CallLog, chain
 from steptrace.run.dispatching import check_stagger, drawn_by
 from steptrace.run.frames import Frames
+from steptrace.run.instance import At
+from steptrace.run.remote.part import ComingWeights
 from steptrace.run.resources import OwnResources
 
 RECORDS_KEPT = 10_000
@@ -90,6 +92,7 @@ class Session:
         self.capabilities = plan.target.capabilities | capabilities_of(parts)
         self.choices = choices(plan, self.capabilities)
         self._ways = {choice.op: choice.way for choice in self.choices}
+        self._used = frozenset(use.name for call in plan.calls() for use in call.op.args)
         rules = {(choice.rule, choice.way) for choice in self.choices}
         self.defers = ("apply_deferred_update", "deferred") in rules
         self.fuses = ("fwd_bwd closes=update", "fused") in rules
@@ -117,6 +120,7 @@ class Session:
         self.update_done = False
         self.updated = False
         self.copied: dict[int, tuple[Any, int]] = {}
+        self.copying: dict[int, tuple[At, ComingWeights]] = {}
         self.lost_rounds: dict[int, Exception] = {}
         self.saves: dict[int, Iterator[None]] = {}
         self.resources = OwnResources(self, plan.program)
@@ -126,6 +130,10 @@ class Session:
         self.stopped: Callable[[int], bool] = lambda step: False
         self.behind: Callable[[int], DataCursor | None] = lambda step: None
         self._adding = threading.Lock()
+
+    def reads(self, op: Op) -> bool:
+        """Whether anything uses a value that an op makes."""
+        return not self._used.isdisjoint(value.name for value in op.results)
 
     def way(self, op: Op) -> str:
         """How an op is carried out: the choice that was made for it."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from steptrace.run.instance import At
 from steptrace.run.session import Session
-from steptrace.run.training_calls import LOST
+from steptrace.run.training_calls import LOST, know_copy
 
 TRIES = 3
 """How often a part of a round is tried."""
@@ -44,6 +44,7 @@ def _tried(rule: Rule, kind: str) -> Rule:
     def run_part(session: Session, at: At, *operands: Any) -> Any:
         if at.step in session.lost_rounds:  # its transfer was given up
             return ()
+        know_copy(session, at.step)  # a copy that has failed is no round that got lost
         for attempt in range(1, TRIES + 1):
             try:
                 made = rule(session, at, *operands)

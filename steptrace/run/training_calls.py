@@ -13,7 +13,7 @@ from steptrace.lower import Call
 from steptrace.run.borders import checked_logps, checked_metrics, checked_weights
 from steptrace.run.instance import At
 from steptrace.run.remote.hosted import told
-from steptrace.run.remote.part import fetched
+from steptrace.run.remote.part import RemotePart, fetched
 from steptrace.run.session import Session
 
 Results: TypeAlias = tuple[Any, ...]
@@ -210,11 +210,22 @@ def _sync_weights(run: Session, at: At) -> Results:
 
 
 def _copy_weights(run: Session, at: At) -> Results:
-    trainer = run.parts.trainer
-    made = trainer.copy_weights() if run.way(at.op) == "copy" else trainer.weights()
-    weights, version = checked_weights(made, at)
+    """Copy the weights; in another process that is not waited for, unless something reads the version."""
+    trainer, copies = run.parts.trainer, run.way(at.op) == "copy"
+    if copies and isinstance(trainer, RemotePart) and not run.reads(at.op):
+        run.copying[at.step] = at, trainer.begin_copy_weights()
+        return (None,)
+    weights, version = checked_weights(trainer.copy_weights() if copies else trainer.weights(), at)
     run.copied[at.step] = (weights, version)
     return (version,)
+
+
+def know_copy(run: Session, step: int) -> None:
+    """Wait for the copy of a step's weights, where it is under way in another process."""
+    if step in run.copying:
+        at, coming = run.copying[step]
+        run.copied[step] = checked_weights(coming.told(), at)
+        del run.copying[step]
 
 
 def _transfer_weights(run: Session, at: At) -> Results:

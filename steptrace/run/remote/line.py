@@ -93,13 +93,28 @@ class Line:
         """Call a method of what stands in front of the part."""
         return self._waited(method, args, {})
 
-    def send(self, verb: str, *args: Any, keep: int = 0, **given: Any) -> None:
-        """Call the part, and wait for nothing but that there is room for one more call."""
+    def send(self, verb: str, *args: Any, keep: int = 0, **given: Any) -> Callable[[], Any]:
+        """Call the part, and wait for nothing but that there is room for one more call.
+
+        Returns:
+          What waits for the answer, on whatever lane: gives it, or raises as `call` does.
+        """
         while len(self._open) >= AHEAD:
             self._wait_for_oldest()
         self._check()
-        words, how = _words(verb, args), self._told_by_whom(How(keep, loose=True, read=()))
-        self._issue(verb, (how, *map(_absolute, args)), given, lambda pending: _Issued(pending, words, here()))
+        at, words, how = here(), _words(verb, args), self._told_by_whom(How(keep, loose=True, read=()))
+        pending, before = self._issue(
+            verb, (how, *map(_absolute, args)), given, lambda pending: _Issued(pending, words, at)
+        )
+
+        def answer() -> Any:
+            try:
+                return pending.result(self.wait_s)
+            except Exception as error:
+                blamed = self._blamed(error, (*before, _Issued(pending, words, at)))
+                raise blamed from blamed.__cause__
+
+        return answer
 
     def let_pass(self, issued: int) -> None:
         """Let another lane's next call go first, if it comes within `_COURTESY_S`: what is asked for can wait.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -57,6 +58,12 @@ class RemotePart:
     def release(self, micro_batch: MicroBatch) -> None:
         """Wait until the part's process reads a micro-batch no more; its buffers are used again."""
         self._line.loans.give_back(micro_batch, self._line.wait_s)
+
+    def begin_copy_weights(self) -> ComingWeights:
+        """``copy_weights``, which is not waited for: every later call comes behind it, and nobody needs to know it."""
+        number = self._line.number()
+        answer = self._line.send("copy_weights", keep=number)
+        return ComingWeights(KeptWeights(self._line, number), answer)
 
     def watch_calls(self) -> None:
         """Have the part's process watch its device from here on."""
@@ -126,17 +133,39 @@ class UpdateToken:
 
 
 class KeptWeights:
-    """A copy of the weights that has stayed in the trainer's process."""
+    """A copy of the weights that has stayed in the trainer's process.
+
+    Args:
+      line: the line to it.
+      number: the copy's number there.
+    """
 
     def __init__(self, line: Line, number: int) -> None:
-        self._line, self._number = line, number
+        self._line, self.number = line, number
         self._maker, self._issued = threading.get_ident(), line.issued
 
     def fetched(self) -> Any:
         """The copy as host arrays; once. On another lane it comes behind the next call of the one that made it."""
         if threading.get_ident() != self._maker:
             self._line.let_pass(self._issued)
-        return self._line.ask("hosted_take", self._number)
+        return self._line.ask("hosted_take", self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class ComingWeights:
+    """A copy of the weights that the trainer's process was sent for, and has not told of.
+
+    Attributes:
+      kept: the copy.
+      answer: waits for what the call gives.
+    """
+
+    kept: KeptWeights
+    answer: Callable[[], Any]
+
+    def told(self) -> Any:
+        """What the call has given, the copy and its version if it did as it should; waits for it."""
+        return _copied(self.kept, self.answer())
 
 
 def fetched(weights: Any) -> Any:
@@ -184,7 +213,12 @@ def _copy_weights(line: Line, verb: str, *args: Any, **given: Any) -> Any:
     """The copy stays there; its version is known when the call returns."""
     number = line.number()
     made = line.call(verb, *args, how=How(number), **given)
-    return (KeptWeights(line, number), made[1]) if isinstance(made, tuple) and made[:1] == (number,) else made
+    return _copied(KeptWeights(line, number), made)
+
+
+def _copied(kept: KeptWeights, made: Any) -> Any:
+    """What a trainer gave for a copy of its weights: the copy is where it was made."""
+    return (kept, made[1]) if isinstance(made, tuple) and made[:1] == (kept.number,) else made
 
 
 def _restore(line: Line, verb: str, *args: Any, **given: Any) -> None:

@@ -42,8 +42,9 @@ def told(error: Exception, at: At | None, words: str) -> Exception:
     if at is not None:
         words = f"in `{at.op.id}` of step {at.step}, lane {at.op.lane}: {words}"
     if isinstance(error, SteptraceError):
-        error.notes = (*error.notes, Note(words, loc if error.loc else None))
+        if all(note.text != words for note in error.notes):  # several lanes may wait for the call
+            error.notes = (*error.notes, Note(words, loc if error.loc else None))
         error.loc = error.loc or loc
-    else:
-        error.add_note(f"{words} ({loc})" if loc else words)
+    elif (note := f"{words} ({loc})" if loc else words) not in getattr(error, "__notes__", ()):
+        error.add_note(note)
     return error
