@@ -90,6 +90,8 @@ FOUND = Calibration(
     confirm_s=0.004,
     set_aside_s=0.0,
     fetch_s=0.0,
+    copy_s=0.0005,
+    dispatch_s=0.001,
 )
 """By hand, in front of the update: the device waits 3 ms for it, 4 for the answer, then for the call."""
 
@@ -139,10 +141,17 @@ def test_a_device_that_is_hardly_idle_is_hardly_cold():
 
 def test_the_other_arms_are_predicted_as_by_hand():
     made = predicted()
-    assert made["pipelined"]["idle_ms_median"] == pytest.approx(11)  # the call and its way, nothing beside it
+    assert made["pipelined"]["idle_ms_median"] == pytest.approx(0.5 + 1)  # shipped meanwhile, it comes behind the copy
     assert made["staged-before"]["idle_ms_median"] == pytest.approx(3 + 4 + 1 + 2)
     assert made["staged-after"]["idle_ms_median"] == pytest.approx(1 + 2)
     assert made["staged-before"]["step_ms_median"] == pytest.approx(600 + 8 + 10)
+
+
+def test_the_next_call_comes_behind_the_copy_of_the_weights_however_long_that_takes():
+    made = predicted(replace(FOUND, copy_s=0.02))
+    assert made["pipelined"]["idle_ms_median"] == pytest.approx(20 + 1)
+    assert made["staged-before"]["idle_ms_median"] == pytest.approx(3 + 4 + 20 + 1)
+    assert made["base"] == predicted()["base"]  # it copies and sends at once
 
 
 def test_control_a_stage_that_takes_longer_than_its_micro_batch_is_not_hidden():

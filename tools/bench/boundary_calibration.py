@@ -29,6 +29,8 @@ class Calibration:
       confirm_s: from the end of a held update until its call has returned.
       set_aside_s: ``start_metrics``.
       fetch_s: ``fetch_metrics`` of an update that has landed.
+      copy_s: ``copy_weights`` behind an update that has landed, call and answer.
+      dispatch_s: the dispatch of a staged call, in the worker.
     """
 
     stage_s: float
@@ -39,6 +41,8 @@ class Calibration:
     confirm_s: float
     set_aside_s: float
     fetch_s: float
+    copy_s: float
+    dispatch_s: float
 
 
 def calibrated(trainer: ShippingPart, work: Workload) -> Calibration:
@@ -81,6 +85,10 @@ def _round(trainer: ShippingPart, payloads: Payloads, step: int) -> dict[str, tu
     begin = time.perf_counter()
     trainer.fetch_metrics(aside)
     times["fetch"] = begin, time.perf_counter()
+    begin = time.perf_counter()
+    copied = trainer.copy_weights()[0]
+    times["copy"] = begin, time.perf_counter()
+    copied.fetched()  # no copy is left in the worker
     return times
 
 
@@ -99,4 +107,6 @@ def _row(
         max(0.0, times["apply"][1] - update.end),
         times["aside"][1] - times["aside"][0],
         times["fetch"][1] - times["fetch"][0],
+        times["copy"][1] - times["copy"][0],
+        staged.dispatched - staged.sent,
     )

@@ -63,10 +63,11 @@ class WorkerTrainer(VirtualTrainer):
     def __init__(self, found: Calibration, cold: ColdStart) -> None:
         super().__init__()
         self._found, self._cold = found, cold
-        self._before = self._last = self._worked = 0.0
+        self._before = self._last = self._worked = self._copied = 0.0
 
     def train(self, clock: Clock, micro_batch: Any, arrived: float, closes: bool, defer: bool, wait: bool) -> Verb:
-        """As the trainer's, on a device that may be cold."""
+        """As the trainer's, on a device that may be cold; a copy of the weights in front of it comes first."""
+        arrived = max(arrived, self._copied + self._found.dispatch_s)
         idle = max(0.0, max(clock.now, arrived) - self._worked)
         self._worked = done = clock.send(clock.cost.work_s + self._cold.behind(idle), after=arrived)
         self.attempted(micro_batch, done)
@@ -113,9 +114,11 @@ class WorkerTrainer(VirtualTrainer):
         return (yield from super().weights(clock))
 
     def copy_weights(self, clock: Clock) -> Verb:
-        """As the trainer's; its version is known once the update has landed."""
-        yield clock.until(self.idle_at)
-        return (yield from super().copy_weights(clock))
+        """As the trainer's; the driver goes on, and the worker copies once the update has landed."""
+        landed = self.idle_at
+        made = yield from super().copy_weights(clock)
+        self._copied = max(clock.now, landed) + self._found.copy_s
+        return made
 
 
 def durations(base: Arm, calls: Sequence[Sequence[Called]], found: Calibration, micro_batches: int) -> Durations:
