@@ -26,6 +26,7 @@ class Parts:
       norm: whether there is a norm.
       one_pass: whether the loss is taken in one pass.
       gradient: whether there is a backward pass.
+      needed: the largest share of a device's tokens that is needed.
     """
 
     hidden_bytes: int
@@ -33,6 +34,7 @@ class Parts:
     norm: bool = False
     one_pass: bool = False
     gradient: bool = True
+    needed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -114,14 +116,16 @@ def _exchanged(route: Route) -> tuple[int, int]:
 
 
 def _hidden(setting: Setting, parts: Parts) -> float:
-    numbers = _places(setting) * setting.features
+    some = _places(setting, parts.needed) * setting.features  # chunk by chunk
+    every = _places(setting) * setting.features
+    numbers, pulled = every if setting.gathers_once else some, every if setting.resident else some
     wire = _wire(setting, parts)
-    once = not parts.gradient or parts.one_pass or setting.gathers_once or _chunks(setting) == 1
+    once = not parts.gradient or parts.one_pass or setting.gathers_once or _chunks(setting, parts.needed) == 1
     sent = (1 if once else 2) * numbers * (setting.members - 1) * wire
     if parts.gradient:
         summed = setting.hidden_sums.itemsize
-        sent += numbers * (setting.members - 1) * summed
-        sent += 2 * numbers * _share(count(sizes(setting.mesh), setting.idle)) * summed
+        sent += pulled * (setting.members - 1) * summed
+        sent += 2 * pulled * _share(count(sizes(setting.mesh), setting.idle)) * summed
     if parts.gradient and parts.norm:
         sent += 2 * setting.features * _share(count(sizes(setting.mesh), setting.layout.tokens)) * _sums(setting)
     return sent
@@ -164,13 +168,14 @@ _TILES = 2
 """Arrays of the size of a tile's logits that are alive together."""
 
 
-def _places(setting: Setting) -> int:
+def _places(setting: Setting, needed: float = 1.0) -> int:
     """Tokens that a device takes, at most; filled up to whole chunks where only needed ones are taken."""
-    return _chunks(setting) * setting.chunk if setting.skips else setting.local_tokens
+    return _chunks(setting, needed) * setting.chunk if setting.skips else setting.local_tokens
 
 
-def _chunks(setting: Setting) -> int:
-    return math.ceil(setting.local_tokens / setting.chunk)
+def _chunks(setting: Setting, needed: float = 1.0) -> int:
+    tokens = math.ceil(setting.local_tokens * needed) if setting.skips else setting.local_tokens
+    return math.ceil(tokens / setting.chunk)
 
 
 def _sums(setting: Setting) -> int:

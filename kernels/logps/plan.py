@@ -25,7 +25,7 @@ def plan(
     memory_limit: int | None = None,
     one_pass: bool = False,
     gradient: bool = True,
-    needed: bool = False,
+    needed: bool | float = False,
     chunk_tokens: int | None = None,
     strategy: Literal["auto"] | Strategy = "auto",
     compute_dtype: Any = None,
@@ -34,7 +34,8 @@ def plan(
     """What :func:`steptrace_kernels.logps.logps` would do, what it would cost, and why; nothing is computed.
 
     ``strategy="auto"`` there takes the same, without a limit of memory; to have one, pass this plan's ``strategy``.
-    Bytes are predicted as if every pass made its own gathers and every token were needed.
+    Bytes are predicted as if every pass made its own gathers; the call, which does not know how many tokens are needed,
+    predicts and chooses as if all were.
 
     Args:
       hidden: an array, or a ``jax.ShapeDtypeStruct``, [rows, length, features].
@@ -45,7 +46,8 @@ def plan(
       one_pass: plan for a loss in one pass.
       gradient: plan for value and gradient, else for the values alone. A training step should take one and the same
         strategy for both, so that its log-probs are equal bit by bit.
-      needed: whether some tokens may not be needed.
+      needed: the largest share of a device's tokens that is needed, above 0 and at most 1, where not all are; True
+        for a share that is not known, and predicted as if all were.
       chunk_tokens: as in the call.
       strategy: "auto", or one to be compared with what would have been chosen.
       compute_dtype: as in the call.
@@ -58,6 +60,7 @@ def plan(
     validate.check_choices(strategy, "error", chunk_tokens, one_pass=one_pass)
     validate.check_layout(layout)
     validate.check_positive("memory_limit", memory_limit)
+    validate.check_share("needed", needed)
     if 0 in hidden.shape:
         raise validate.LogpsError(f"there is no token to plan for: hidden is {list(hidden.shape)}")
     if isinstance(mesh, Mapping):
@@ -68,11 +71,11 @@ def plan(
         reason = Reason.NO_MESH if mesh is None else Reason.INSIDE_SHARD_MAP if manual else Reason.NO_LAYOUT
         return Plan(None, None, (), fallback_reason=Fallback(reason, ", ".join(manual)))
     formula = formula_of(hidden, head, None, None, compute_dtype)
-    inputs = Inputs(hidden, None, hidden if needed else None, None)
+    inputs = Inputs(hidden, None, None if needed is False else hidden, None)
     call = Call(hidden, head, inputs, formula, None, hidden.shape[:2], chunk_tokens or DEFAULT_CHUNK)
     by_hand = Strategy() if strategy == "auto" else strategy
     setting = setting_of(call, mesh, layout, by_hand, chunk_tokens, hidden_sums)
-    parts = parts_of(call, one_pass=one_pass, gradient=gradient)
+    parts = parts_of(call, one_pass=one_pass, gradient=gradient, needed=float(needed or 1))
     if strategy == "auto":
         return choose(setting, parts, memory_limit)
     return compared(setting, parts, setting.strategy, memory_limit)

@@ -191,11 +191,11 @@ def setting_of(
     )
 
 
-def parts_of(call: Call, *, one_pass: bool, gradient: bool = True) -> Parts:
+def parts_of(call: Call, *, one_pass: bool, gradient: bool = True, needed: float = 1.0) -> Parts:
     """What a prediction of the call's cost has to know beside its setting."""
     head = call.head
     bias = 0 if head.bias is None else head.bias.dtype.itemsize
-    return Parts(call.hidden.dtype.itemsize, bias, head.norm is not None, one_pass, gradient)
+    return Parts(call.hidden.dtype.itemsize, bias, head.norm is not None, one_pass, gradient, needed)
 
 
 def idle_split(layout: Layout, axes: Axes) -> Strategy:

@@ -103,6 +103,16 @@ def check_positive(name: str, value: float | None) -> None:
         raise LogpsError(f"{name} must be a number above 0 and finite, not {value!r}")
 
 
+def check_share(name: str, value: bool | float) -> None:
+    """Refuse a share that is neither True nor False, nor a number above 0 and at most 1.
+
+    Raises:
+      LogpsError: naming it.
+    """
+    if not isinstance(value, bool | int | float) or not (value is False or 0 < value <= 1):
+        raise LogpsError(f"{name} must be True, False, or a share above 0 and at most 1, not {value!r}")
+
+
 def check_layout(layout: Layout | None) -> None:
     """Refuse a layout that is none, or whose axes are no tuples of names; None is no layout.
 

@@ -250,7 +250,7 @@ def _planned(cell: Cell, name: str, layout: Any) -> Any:
             layout=layout,
             strategy=strategy,
             one_pass=name == "one-pass",
-            needed=cell.needed < 1,
+            needed=cell.needed if cell.needed < 1 else False,
             chunk_tokens=cell.chunk_tokens,
             memory_limit=memory_limit,
         )

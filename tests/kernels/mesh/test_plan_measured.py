@@ -120,6 +120,51 @@ def test_bytes_of_other_strategies(layout, strategy, more):
     assert_predicted(LAYOUTS[layout], strategy, 8, 64, 112, **more)
 
 
+HALF = [
+    ("features over all", Strategy(("c", "e")), {}),
+    ("features over all", Strategy(("c", "e"), keep_hidden=True), {}),
+    ("features over all", Strategy(("c",)), {"one_pass": True}),
+    ("features over all", Strategy(("c",), vocab_blocks=2), {}),
+    ("an idle axis", Strategy(("e", "c")), {}),
+]
+
+
+def half_needed(layout, strategy, *, one_pass=False):
+    """Bytes of a program whose devices need half of their 64 tokens each, in chunks of 8."""
+    settings = {"mesh": mesh_222(), "layout": layout, "strategy": strategy, "chunk_tokens": 8}
+
+    def loss(hidden, head, tokens, a, b, needed):
+        if one_pass:
+            fused = fused_token_loss(lambda logp, entropy, a, b: a * logp + b * entropy)
+            return fused(hidden, tokens, head, a, b, needed=needed, **settings)
+        out = logps(hidden, tokens, head, needed=needed, **settings)
+        return jnp.sum(a * out.logp + b * out.entropy), out
+
+    sizes = (2 * 2 ** len(layout.tokens), 32, 112)
+    arrays = shapes(layout, *sizes)
+    arrays = (*arrays, jax.ShapeDtypeStruct(sizes[:2], jnp.bool_, sharding=arrays[2].sharding))
+    shardings = jax.tree.map(lambda x: x.sharding, arrays[:2])
+    program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), out_shardings=(None, shardings))
+    hidden, head, *_ = arrays
+    more = {"mesh": SIZES, "layout": layout, "strategy": strategy, "chunk_tokens": 8, "one_pass": one_pass}
+    found = hlo_report(program.lower(*arrays).compile(), table=(112, FEATURES), unknown_trips=4).bytes
+    return found, [plan(hidden, head, needed=share, **more).cost.bytes for share in (0.5, True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "strategy", "more"), HALF)
+def test_bytes_of_tokens_half_of_which_are_needed(name, strategy, more):
+    found, (half, whole) = half_needed(LAYOUTS[name], strategy, **more)
+    assert half == pytest.approx(found, rel=0.05)
+    assert whole >= half
+
+
+@pytest.mark.slow
+def test_control_as_if_all_were_needed_is_not_within_the_tolerance():
+    found, (half, whole) = half_needed(LAYOUTS["an idle axis"], Strategy(("e", "c")))
+    assert whole > 1.05 * found >= half
+
+
 @pytest.mark.slow
 def test_blocks_gathered_ahead_send_no_more_than_planned():
     # Their first two stand before the loops, where this compiler takes the two passes' gathers for one.
