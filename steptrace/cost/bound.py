@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from steptrace.check import Edge, EdgeKind, edges_of
 from steptrace.check.laws import LAWS, apply_law
-from steptrace.cost.folded import Arc, Folded
+from steptrace.cost.folded import Arc, Folded, forwards
 from steptrace.cost.moments import Name
 from steptrace.cost.period import every_of
 from steptrace.cost.ratio import Largest, largest_ratio
@@ -135,7 +135,7 @@ class _Unrolled:
     def largest(self) -> Largest:
         """The circle of edges with the largest ratio."""
         names = tuple((Name(id, (micro,), end, ""), step) for id, step, micro, end in self.numbers)
-        return largest_ratio(Folded(names, tuple(self._arcs()), self.cadence))
+        return largest_ratio(Folded(names, forwards(self._arcs(), len(names)), self.cadence))
 
     def _arcs(self) -> Iterator[Arc]:
         for (id, step, micro, end), number in self.numbers.items():

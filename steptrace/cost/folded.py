@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from steptrace.cost.moments import Events, Name
 
@@ -23,7 +25,7 @@ class Folded:
 
     Attributes:
       names: of each event, and the step within the turn.
-      arcs: what each comes after, ordered so that those within a turn lead forwards as far as can be.
+      arcs: what each comes after, in the order of `forwards`.
       steps: steps of a turn.
     """
 
@@ -54,9 +56,37 @@ def folded(events: Events, first: int, steps: int) -> Folded | None:
     one, other = (_arcs(events, chosen, numbers, first + turn * steps, steps) for turn, chosen in enumerate(inside))
     if one is None or one != other:
         return None
-    arcs = tuple(Arc(source, target, seconds, turns) for (source, target, turns), seconds in one.items())
-    ordered = tuple(sorted(arcs, key=lambda arc: (arc.target, arc.source)))
-    return Folded(tuple(numbers), ordered, steps)
+    arcs = [Arc(source, target, seconds, turns) for (source, target, turns), seconds in one.items()]
+    return Folded(tuple(numbers), forwards(arcs, len(numbers)), steps)
+
+
+def forwards(arcs: Iterable[Arc], size: int) -> tuple[Arc, ...]:
+    """Arcs in such an order that those within a turn lead forwards: once through them is all through a turn.
+
+    Args:
+      arcs: the arcs.
+      size: how many events there are; as they are numbered, where arcs within a turn lead around in a circle.
+    """
+    ordered = sorted(arcs, key=lambda arc: (arc.target, arc.source))
+    after: list[list[int]] = [[] for _ in range(size)]
+    left = [0] * size
+    for arc in ordered:
+        if arc.turns <= 0:
+            after[arc.source].append(arc.target)
+            left[arc.target] += 1
+    ready = [event for event in range(size) if not left[event]]
+    heapify(ready)
+    place: dict[int, int] = {}
+    while ready:
+        event = heappop(ready)
+        place[event] = len(place)
+        for target in after[event]:
+            left[target] -= 1
+            if not left[target]:
+                heappush(ready, target)
+    if len(place) < size:
+        return tuple(ordered)
+    return tuple(sorted(ordered, key=lambda arc: (place[arc.target], place[arc.source])))
 
 
 def _arcs(

@@ -9,10 +9,11 @@ work of a step takes, or as long as the slowest lane that sends it; whichever la
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from itertools import pairwise
 
+from steptrace.cost.components import components
 from steptrace.cost.folded import Arc, Folded
 from steptrace.cost.moments import Events, Name, Send, SendKey
 from steptrace.cost.ratio import Largest, largest_ratio
@@ -68,7 +69,7 @@ class Paces:
         self._into: dict[int, list[Arc]] = defaultdict(list)
         for arc in graph.arcs:
             self._into[arc.target].append(arc)
-        self._known: dict[frozenset[int], Fraction] = {}
+        self._paces = self._of_all()
 
     def part(self, sends: list[Send], events: Events) -> bool:
         """Whether a lane runs ahead of another one whatever the order is in which a device serves them.
@@ -77,13 +78,14 @@ class Paces:
         the device does.
         """
         served = {events.names[send.event] for send in sends}
+        behind = self._behind(event for event, (name, _) in enumerate(self._graph.names) if name in served)
         paces: dict[str, Fraction] = {}
         free: set[str] = set()
         for lane, outside in self._sent(sends, events):
             event = next((one for one in outside if self._graph.names[one][0].where == lane), None)
             if event is not None and lane not in paces:
-                paces[lane] = self._of(event)
-                if not any(self._graph.names[one][0] in served for one in self._behind(event)):
+                paces[lane] = self._paces[event]
+                if event not in behind:
                     free.add(lane)
         return any(paces[lane] < max(paces.values()) for lane in free)
 
@@ -99,8 +101,8 @@ class Paces:
         found: dict[str, Fraction] = {}
         for lane, outside in self._sent(sends, events):
             mine = {source for source in outside if self._graph.names[source][0].where == lane}
-            pace = found[lane] = max(map(self._of, sorted(mine)), default=Fraction(0))
-            if not ordered and any(self._of(source) > pace for source in outside - mine):
+            pace = found[lane] = max((self._paces[source] for source in mine), default=Fraction(0))
+            if not ordered and any(self._paces[source] > pace for source in outside - mine):
                 return False
         return not ordered or len(set(found.values())) <= 1
 
@@ -122,7 +124,7 @@ class Paces:
                 device, op, step, micro, what = send.key
                 later = ends[device, op, step + steps, micro, what]
                 grown = later - ends[send.key]
-                pace = float(self._of(numbers[events.names[send.event], away]))
+                pace = float(self._paces[numbers[events.names[send.event], away]])
                 if abs(grown - pace) > 1e-9 * max(1.0, later):
                     return False
         return True
@@ -135,31 +137,44 @@ class Paces:
                 before = {arc.source for arc in self._into[event]}
                 yield lanes[name], {source for source in before if self._graph.names[source][0] not in lanes}
 
-    def _of(self, event: int) -> Fraction:
-        """Seconds a turn at which an event comes: the largest ratio of the circles that lead to it."""
-        behind = self._behind(event)
-        if self._largest.circle and self._largest.circle[0].target in behind:
-            return self._largest.ratio
-        if behind not in self._known:
-            self._known[behind] = largest_ratio(_part(self._graph, behind)).ratio
-        return self._known[behind]
+    def _of_all(self) -> list[Fraction]:
+        """Of each event, seconds a turn at which it comes: the largest ratio of the circles that lead to it."""
+        paces = [Fraction(0)] * len(self._graph.names)
+        inner: dict[int, list[Arc]] = defaultdict(list)
+        parts = components(self._graph.arcs, len(paces))
+        part_of = {event: at for at, part in enumerate(parts) for event in part}
+        for arc in self._graph.arcs:
+            if part_of[arc.source] == part_of[arc.target]:
+                inner[part_of[arc.source]].append(arc)
+        largest = part_of[self._largest.circle[0].target] if self._largest.circle else None
+        for at, part in enumerate(parts):
+            before = (paces[arc.source] for event in part for arc in self._into[event])
+            pace = max(before, default=Fraction(0))
+            if at == largest:
+                pace = self._largest.ratio
+            elif inner[at]:
+                pace = max(pace, largest_ratio(_part(self._graph, part, inner[at])).ratio)
+            for event in part:
+                paces[event] = pace
+        return paces
 
-    def _behind(self, event: int) -> frozenset[int]:
-        found, stack = {event}, [event]
+    def _behind(self, events: Iterable[int]) -> set[int]:
+        """The events that some events lead to, and these."""
+        after: dict[int, list[int]] = defaultdict(list)
+        for arc in self._graph.arcs:
+            after[arc.source].append(arc.target)
+        found = set(events)
+        stack = list(found)
         while stack:
-            for arc in self._into[stack.pop()]:
-                if arc.source not in found:
-                    found.add(arc.source)
-                    stack.append(arc.source)
-        return frozenset(found)
+            for target in after[stack.pop()]:
+                if target not in found:
+                    found.add(target)
+                    stack.append(target)
+        return found
 
 
-def _part(graph: Folded, events: Set[int]) -> Folded:
-    """The graph of some events."""
+def _part(graph: Folded, events: Iterable[int], arcs: Iterable[Arc]) -> Folded:
+    """The graph of some events, and of the arcs between them."""
     numbers = {event: at for at, event in enumerate(sorted(events))}
-    arcs = tuple(
-        Arc(numbers[arc.source], numbers[arc.target], arc.seconds, arc.turns)
-        for arc in graph.arcs
-        if arc.source in numbers and arc.target in numbers
-    )
-    return Folded(tuple(graph.names[event] for event in sorted(events)), arcs, graph.steps)
+    inner = tuple(Arc(numbers[arc.source], numbers[arc.target], arc.seconds, arc.turns) for arc in arcs)
+    return Folded(tuple(graph.names[event] for event in numbers), inner, graph.steps)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from steptrace.cost.folded import Arc
 from steptrace.cost.moments import WAITS
 from steptrace.cost.period import Period
 from steptrace.cost.ratio import better_circle
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_AT_ONCE = 64
+"""Borders that are looked at together."""
 
 
 def slack(period: Period) -> dict[str, float]:
@@ -50,20 +57,55 @@ def instance_slack(period: Period) -> dict[str, float]:
 
     An instance on no circle may take as long as it likes; its op is left out.
     """
-    graph, ratio, late = period.graph, float(period.largest.ratio), period.largest.late
-    scale = max([1.0, *map(abs, late)])
-    outgoing: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for arc in graph.arcs:
-        outgoing[arc.source].append((arc.target, max(0.0, _room(arc, ratio, late))))
+    graph, late = period.graph, period.largest.late
+    least = 1e-12 * max([1.0, *map(abs, late)])
     found: dict[str, float] = {}
-    on_circle = {arc.target for arc in period.largest.circle} | {arc.source for arc in period.largest.circle}
-    for event, (name, _) in enumerate(graph.names):
-        if name.part >= WAITS or not name.op:
-            continue
-        room = 0.0 if event in on_circle else _shortest_round(outgoing, event, found.get(name.op, float("inf")))
-        if room < found.get(name.op, float("inf")):
-            found[name.op] = 0.0 if room < 1e-12 * scale else room
+    for (name, _), room in zip(graph.names, _least_rooms(period), strict=True):
+        if name.part < WAITS and name.op and room < found.get(name.op, math.inf):
+            found[name.op] = 0.0 if room < least else room
     return found
+
+
+def _least_rooms(period: Period) -> list[float]:
+    """For each event the least room of a circle through it: 0 on the largest circle, infinite where there is none.
+
+    Every circle leads from one turn to a later one somewhere. So the least one through an event is the way from an
+    event at such a border to it, and the way back there, for the border event where both are least.
+    """
+    import numpy as np
+
+    graph, ratio, late = period.graph, float(period.largest.ratio), period.largest.late
+    arcs = [(arc.source, arc.target, max(0.0, _room(arc, ratio, late))) for arc in graph.arcs]
+    least = np.full(len(graph.names), np.inf)
+    crossing = [arc for arc in graph.arcs if arc.turns > 0]
+    sources, targets = {arc.source for arc in crossing}, {arc.target for arc in crossing}
+    border = sorted(sources if len(sources) < len(targets) else targets)
+    for start in range(0, len(border), _AT_ONCE):
+        columns = {event: at for at, event in enumerate(border[start : start + _AT_ONCE])}
+        away, back = np.full((2, len(least), len(columns)), np.inf)
+        for event, at in columns.items():
+            back[event, at] = 0.0
+        for source, target, room in arcs:
+            if source in columns:
+                away[target, columns[source]] = min(away[target, columns[source]], room)
+        _shortest(away, arcs)
+        _shortest(back, [(target, source, room) for source, target, room in reversed(arcs)])
+        least = np.minimum(least, (away + back).min(axis=1))
+    for arc in period.largest.circle:
+        least[[arc.source, arc.target]] = 0.0
+    return [float(room) for room in least]
+
+
+def _shortest(rooms: np.ndarray, arcs: Sequence[tuple[int, int, float]]) -> None:
+    """Let each row be the least of itself and of those that an arc leads from, with the arc's room, until all are."""
+    import numpy as np
+
+    while True:
+        before = rooms.copy()
+        for source, target, room in arcs:
+            np.minimum(rooms[target], rooms[source] + room, out=rooms[target])
+        if np.array_equal(before, rooms):
+            return
 
 
 def tight_s(period: Period) -> float:
@@ -85,22 +127,3 @@ def tight_s(period: Period) -> float:
 
 def _room(arc: Arc, ratio: float, late: tuple[float, ...]) -> float:
     return late[arc.target] - late[arc.source] - (arc.seconds - ratio * arc.turns)
-
-
-def _shortest_round(outgoing: dict[int, list[tuple[int, float]]], start: int, limit: float) -> float:
-    """The least room of a circle through an event, no more than a limit."""
-    best: dict[int, float] = {}
-    queue = [(0.0, start)]
-    while queue:
-        room, at = heapq.heappop(queue)
-        if room >= limit:
-            return limit
-        if at == start and room > 0:
-            return room
-        for target, more in outgoing[at]:
-            if target == start:
-                limit = min(limit, room + more)
-            elif room + more < best.get(target, float("inf")):
-                best[target] = room + more
-                heapq.heappush(queue, (room + more, target))
-    return limit
