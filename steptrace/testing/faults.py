@@ -206,7 +206,7 @@ class Faults:
         """What an op does, with the faults in it."""
 
         def wrapped(run: Session, at: At, *operands: Any) -> Any:
-            fault = self._due(at) if self._left else None
+            fault = self._due(at) if self._left and not _ships_nothing(run, at, operands) else None
             return rule(run, at, *operands) if fault is None else self._happen(fault, rule, run, at, operands)
 
         return wrapped
@@ -306,6 +306,11 @@ def _raisable(error: object) -> bool:
 
 def _error(fault: Fault) -> Exception:
     return fault.error or InjectedFaultError(f"a fault was put here: {fault}")
+
+
+def _ships_nothing(run: Session, at: At, operands: tuple[Any, ...]) -> bool:
+    """Whether an op is a stage that has no micro-batch, or is off: it does not call its part, and no fault comes."""
+    return at.op.kind == "stage_fwd_bwd" and (operands[0] is None or not run.staging)
 
 
 def _worker_of(run: Session, at: At, fault: Fault) -> tuple[Worker, str] | None:

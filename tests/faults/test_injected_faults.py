@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from fakes import parts
@@ -78,30 +79,44 @@ def test_an_op_without_a_part_is_lost_as_a_whole():
         run(Fault("commit", 1, kind="lost-before"))
 
 
-@pytest.mark.parametrize("kind", ["lost-before", "lost-after"])
-def test_a_stage_that_is_lost_falls_back_to_the_whole_call(kind):
-    class Waits(StagingTrainer):
-        """Lets the next micro-batch be packed before a step's last call ends."""
+class Waits(StagingTrainer):
+    """Lets the next micro-batch be packed before a step's last call ends."""
 
-        def fwd_bwd(self, micro_batch, **how):
-            if micro_batch.last:
-                import time
+    def fwd_bwd(self, micro_batch, **how):
+        if micro_batch.last:
+            time.sleep(0.2)
+        return super().fwd_bwd(micro_batch, **how)
 
-                time.sleep(0.2)
-            return super().fwd_bwd(micro_batch, **how)
 
-    wanted = steptrace.run(PROGRAM, hash_parts(), steps=4)
-    faults = inject(Fault("stage_fwd_bwd", 2, kind=kind))
-    made = steptrace.run(
+def staged(*faults):
+    return steptrace.run(
         PROGRAM,
         hash_parts(trainer=Waits()),
         steps=4,
         pipeline="pipelined-boundary",
         stage_latch_s=0,
-        around=[faults],
+        around=[inject(*faults)],
     )
+
+
+@pytest.mark.parametrize("kind", ["lost-before", "lost-after"])
+def test_a_stage_that_is_lost_falls_back_to_the_whole_call(kind):
+    wanted = steptrace.run(PROGRAM, hash_parts(), steps=4)
+    made = staged(Fault("stage_fwd_bwd", 2, kind=kind))
     assert (made.params_digest, made.calls_digest) == (wanted.params_digest, wanted.calls_digest)
     assert any("a micro-batch did not reach the trainer" in remark for remark in made.remarks)
+
+
+def test_no_fault_comes_at_a_stage_that_ships_nothing():
+    lost, later = Fault("stage_fwd_bwd", 2, kind="lost-before"), Fault("stage_fwd_bwd", 3)
+    with pytest.raises(FaultNotMetError) as info:
+        staged(lost, later)  # staging is off behind the first
+    assert [note.text for note in info.value.notes] == [str(later)]
+
+
+def test_control_at_one_that_does_it_comes():
+    with pytest.raises(InjectedFaultError):
+        staged(Fault("stage_fwd_bwd", 3))
 
 
 def test_one_micro_batch_of_a_step_can_be_named():
