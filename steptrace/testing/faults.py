@@ -69,6 +69,9 @@ _PROCESS: tuple[FaultKind, ...] = ("kill", "hang", "slow")
 """What may happen to a process."""
 
 _REMOTE = ("trainer", "reference")
+_ROLES = (*_REMOTE, "rollout")
+"""The roles whose parts may have a process of their own."""
+
 _UNCALLED = ("settle",)
 """Kinds whose op does not call the part that it binds to."""
 
@@ -183,10 +186,12 @@ class Faults:
                     f"`{session.plan.program.name}` has no op `{fault.op}` to put a fault in",
                     help=did_you_mean(fault.op, sorted(known)) or "see the ops: `steptrace dump`, `steptrace opt`",
                 )
-            if fault.worker and not isinstance(getattr(session.parts, fault.worker, None), RemotePart):
+            apart = [role for role in _ROLES if isinstance(getattr(session.parts, role, None), RemotePart)]
+            if fault.worker and fault.worker not in apart:
                 raise BadFaultError(
                     f"`{fault.worker}` has no process of its own in this run",
-                    help='run on target="process", and bind `steptrace.remote(...)`',
+                    help=did_you_mean(fault.worker, apart)
+                    or 'run on target="process", and bind `steptrace.remote(...)`',
                 )
 
     def ended(self, session: Session) -> None:
