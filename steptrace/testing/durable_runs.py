@@ -210,6 +210,27 @@ class _Late:
         return run
 
 
+class _InTime:
+    """Goes around the ops of a run: behind a step's last training call the next step's first micro-batch is there.
+
+    A trainer in a process of its own is not waited for, however long it takes.
+    """
+
+    def __init__(self) -> None:
+        self._packed = -1
+
+    def __call__(self, rule: Rule) -> Rule:
+        def run(session: Session, at: At, *operands: Any) -> Any:
+            made = rule(session, at, *operands)
+            if at.op.kind == "ref_logps" and not at.item:
+                self._packed = at.step
+            elif at.op.kind.startswith("fwd_bwd") and getattr(operands[0], "last", True):
+                _patiently(lambda: self._packed > at.step)
+            return made
+
+        return run
+
+
 def _patiently(condition: Callable[[], bool]) -> None:
     """Wait for a while until something holds."""
     end = time.monotonic() + _PATIENCE_S
@@ -231,8 +252,10 @@ def run_at_pace(
       more: as for `run_into`.
     """
     bound = paced_parts(pace) if target == "inline" else remote_parts(pace)
-    late = [_Late()] if pace == "packed late" else []
-    return run_into(out, arm, bound=bound, around=[around, *late], target=target, **more)
+    paced: list[Around] = [_Late()] if pace == "packed late" else []
+    if target == "process" and pace in ("packed in time", "stage lost"):
+        paced = [_InTime()]
+    return run_into(out, arm, bound=bound, around=[around, *paced], target=target, **more)
 
 
 def paced_parts(pace: Pace = "as it comes") -> dict[str, Any]:
