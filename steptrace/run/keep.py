@@ -80,7 +80,7 @@ def keeping(events: Any, profile: Any, pipeline: str, steps: int | None, *, resu
     """What is put around the ops of a run that leaves something behind; nothing for one that does not.
 
     Raises:
-      BadRunOptionError: a path is none.
+      BadRunOptionError: a path is none, or both are the same.
       OutputNotWritableError: a file cannot be written there.
       NothingMeasuredError: all the steps of the run compile.
     """
@@ -90,7 +90,12 @@ def keeping(events: Any, profile: Any, pipeline: str, steps: int | None, *, resu
         raise NothingMeasuredError(
             f"a profile of {steps} steps says nothing: the first {SKIPPED} compile", help="run more of them, 20 say"
         )
-    return (Keeping(_file("events", events), _file("profile", profile), pipeline),)
+    kept = _file("events", events), _file("profile", profile)
+    if kept[0] and kept[1] and kept[0].resolve() == kept[1].resolve():
+        raise BadRunOptionError(
+            f"events and profile are both to be written to `{kept[0]}`", help="give each a file of its own"
+        )
+    return (Keeping(*kept, pipeline),)
 
 
 def behind(kept: tuple[Keeping, ...], waiter: Callable[[], None] | None) -> Callable[[], None] | None:

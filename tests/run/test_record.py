@@ -307,6 +307,7 @@ def test_a_profile_needs_steps_and_a_place(tmp_path):
         ({"steps": 5, "profile": tmp_path / "missing" / "costs.toml"}, "ST600"),
         ({"steps": 5, "events": tmp_path}, "ST600"),
         ({"steps": 5, "events": 3}, "ST308"),
+        ({"steps": 5, "events": tmp_path / "e", "profile": tmp_path / ".." / tmp_path.name / "e"}, "ST308"),
     ):
         with pytest.raises(SteptraceError) as caught:
             steptrace.run(PROGRAM, parts(trainer=trainer), **option)

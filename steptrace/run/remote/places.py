@@ -16,11 +16,11 @@ def placed(rule: Callable[..., Any]) -> Callable[..., Any]:
     """A rule that lets `here` tell which instance of which op it runs; goes around every op of a run."""
 
     def run(session: Any, at: At, *operands: Any) -> Any:
-        _HERE.at = at
+        before, _HERE.at = here(), at
         try:
             return rule(session, at, *operands)
         finally:
-            _HERE.at = None
+            _HERE.at = before  # an op of another run may have this run within it
 
     return run
 
