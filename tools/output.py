@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,22 @@ def write_text(text: str, path: str) -> None:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputNotWritableError(f"cannot write `{path}`: {error.strerror}", help="name another file") from error
+
+
+def check_writable(path: str) -> None:
+    """Refuse a file that cannot be written, before anything is made that is to stand there; an empty path is no file.
+
+    Raises:
+      OutputNotWritableError: there is no such folder, or no right to write.
+    """
+    if not path:
+        return
+    file = Path(path)
+    why = "Is a directory" if file.is_dir() else "" if file.parent.is_dir() else "No such file or directory"
+    if not why and not os.access(file if file.exists() else file.parent, os.W_OK):
+        why = "Permission denied"
+    if why:
+        raise OutputNotWritableError(f"cannot write `{path}`: {why}", help="name another file")
 
 
 @contextmanager

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Judge = Callable[[str, list[int] | None], "tuple[Judged, str]"]
 """Judges a program by its name, with its counts of micro-batches or those of the command; gives its pipeline too."""
 
+MOST = 10_000
+"""Most micro-batches of a step, and most combinations of a sweep."""
+
 FIGURES = ("period_s", "idle_s", "memory_bytes", "staleness")
 """What is plotted of each row, but for what is swept itself."""
 
@@ -26,7 +29,7 @@ def settings_of(text: str) -> dict[str, list[str]]:
     """The settings of a sweep: ``staleness=0..4 micro_batches=4,8,16``; ``4..0`` counts down.
 
     Raises:
-      UsageError: a word of it is no setting, or one that was given already.
+      UsageError: a word of it is no setting, or one that was given already; or there are too many combinations.
     """
     found: dict[str, list[str]] = {}
     for word in text.split():
@@ -36,10 +39,27 @@ def settings_of(text: str) -> dict[str, list[str]]:
         if match[1] in found:
             raise UsageError(f"--sweep: `{match[1]}` is given twice; its values are written together: staleness=0,2,4")
         first, last, several = match[2], match[3], match[4]
+        many = len(several.split(",")) if several else abs(int(first) - int(last)) + 1
+        if prod(map(len, found.values())) * many > MOST:
+            raise UsageError(f"--sweep: with `{word}` there are more than {MOST:,} combinations")
         found[match[1]] = several.split(",") if several else _from_to(int(first), int(last))
-        if match[1] == "micro_batches" and not all(re.fullmatch(r"[1-9]\d*", one) for one in found[match[1]]):
-            raise UsageError(f"--sweep: `{word}`: numbers of micro-batches, from 1 on")
+        if match[1] == "micro_batches":
+            for one in found[match[1]]:
+                check_micro_batches(one, f"--sweep: `{word}`")
     return found
+
+
+def check_micro_batches(text: str, where: str) -> int:
+    """How many micro-batches of a step were asked for.
+
+    Raises:
+      UsageError: it is no such number, or too large a one.
+    """
+    if not re.fullmatch(r"[1-9]\d*", text):
+        raise UsageError(f"{where}: numbers of micro-batches, from 1 on")
+    if len(text) > len(str(MOST)) or int(text) > MOST:
+        raise UsageError(f"{where}: a step has at most {MOST:,} micro-batches here")
+    return int(text)
 
 
 def _from_to(first: int, last: int) -> list[str]:

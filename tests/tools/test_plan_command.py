@@ -165,6 +165,42 @@ def test_a_sweep_may_count_down():
     assert settings_of("staleness=2..0 micro_batches=3..3") == {"staleness": ["2", "1", "0"], "micro_batches": ["3"]}
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--micro-batches=10001"], "a step has at most 10,000 micro-batches here"),
+        (["--micro-batches=2,99999999999999999999"], "at most 10,000 micro-batches"),
+        (["--sweep", "staleness=0..1", "micro_batches=10001"], "`micro_batches=10001`: a step has at most 10,000"),
+        (["--sweep", "staleness=0..999999999999"], "with `staleness=0..999999999999` there are more than 10,000"),
+        (["--sweep", "staleness=0..200", "prompts=1..200"], "with `prompts=1..200` there are more than 10,000"),
+    ],
+)
+def test_what_would_take_for_ever_is_refused_at_once(capsys, costs, more, words):
+    assert main(["plan", PROGRAM, costs, *more]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_control_the_largest_that_may_be_asked_for():
+    assert len(settings_of("staleness=0..99 prompts=1..100")["prompts"]) == 100
+    assert settings_of("micro_batches=10000") == {"micro_batches": ["10000"]}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["plan", "--sweep", "staleness=0..1", "--svg={}"], ["timeline", "--html={}"], ["timeline", "--output={}"]],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_judged(
+    capsys, costs, tmp_path, monkeypatch, arguments
+):
+    def read(path):
+        pytest.fail(f"{path} was read")
+
+    monkeypatch.setattr("steptrace.cost.read_costs", read)
+    command, *more = (one.format(tmp_path / "missing" / "file") for one in arguments)
+    assert main([command, PROGRAM, costs, "--micro-batches=2", *more]) == 1
+    assert f"cannot write `{tmp_path}/missing/file`: No such file or directory" in capsys.readouterr().err
+
+
 def test_what_takes_long_is_told_and_what_does_not_is_not(capsys):
     with told_if_slow("twelve settings are judged", after_s=0.01):
         time.sleep(0.3)

@@ -45,13 +45,14 @@ def _define(values: flags.FlagValues) -> None:
 def _run(operands: list[str], values: flags.FlagValues) -> int:
     from steptrace.cost import read_costs
 
-    from ..output import told_if_slow
+    from ..output import check_writable, told_if_slow
     from ..plan_facts import facts_of, report
     from ..plan_spread import spread_facts, spreads_of
     from ..plan_sweep import settings_of
 
     if not values.costs:
         raise UsageError(f"`plan` needs costs: plan {operands[0]} --costs=costs.toml")
+    check_writable(values.svg)
     costs = read_costs(values.costs)
     settings = settings_of(" ".join([values.sweep, *operands[1:]]))
     if values.svg and not settings:
@@ -164,7 +165,9 @@ def _counts(text: str, costs: Costs) -> list[int]:
         return [costs.micro_batches]
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UsageError(f"--micro-batches={text}: numbers from 1 on, as 8 or 4,8,6")
-    return [int(number) for number in text.split(",")]
+    from ..plan_sweep import check_micro_batches
+
+    return [check_micro_batches(number, f"--micro-batches={text}") for number in text.split(",")]
 
 
 COMMAND = Command(

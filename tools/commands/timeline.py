@@ -18,7 +18,7 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("costs", "", "a TOML file: how long each op takes", flag_values=values)
     flags.DEFINE_string("measured", "", "a real run, as `run --events` wrote it", flag_values=values)
     flags.DEFINE_string("pipeline", "", "the schedule to run", short_name="p", flag_values=values)
-    flags.DEFINE_integer("micro-batches", None, "of a step (default: the cost file's)", 1, flag_values=values)
+    flags.DEFINE_integer("micro-batches", None, "of a step (default: the cost file's)", 1, 10_000, flag_values=values)
     flags.DEFINE_integer("steps", 5, "how many steps to plan", 1, flag_values=values)
     flags.DEFINE_string("html", "", "write a page to this file; it needs no network", flag_values=values)
     flags.DEFINE_bool("ascii", False, "print a few steps, drawn in text", flag_values=values)
@@ -29,10 +29,12 @@ def _define(values: flags.FlagValues) -> None:
 def _run(operands: list[str], values: flags.FlagValues) -> int:
     from steptrace.timeline import page_of, read_events, text_of, trace_of
 
-    from ..output import write_text
+    from ..output import check_writable, write_text
 
     if not values.costs and not values.measured:
         raise UsageError(f"`timeline` needs costs, or a measured run: timeline {operands[0]} --costs=costs.toml")
+    for path in (values.html, values.output):
+        check_writable(path)
     recordings = [_planned(operands[0], values)] if values.costs else []
     recordings += [read_events(values.measured)] if values.measured else []
     if values.html:
