@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steptrace.diag.base import Note, SteptraceError
+from steptrace.diag.loc import Loc
 from steptrace.diag.workers import WorkerClosedError, WorkerLostError, WorkerStartError
 from steptrace.workers import script, starting
 from steptrace.workers.door import Door
@@ -158,6 +159,11 @@ class Worker:
     def pid(self) -> int:
         """The worker's process id."""
         return self._process.pid
+
+    @property
+    def loc(self) -> Loc | None:
+        """The line that says what the part is, if it is known."""
+        return self._what.loc
 
     @property
     def alive(self) -> bool:

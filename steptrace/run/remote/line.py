@@ -21,7 +21,7 @@ from steptrace.diag.workers import WorkerLostError, WorkerTimeoutError
 from steptrace.lang.records import MicroBatch
 from steptrace.run.instance import At
 from steptrace.run.remote.loans import Loans, micro_batches
-from steptrace.run.remote.places import here, told
+from steptrace.run.remote.places import here, made_at, told
 from steptrace.run.remote.wire import Caller, How
 from steptrace.workers import Pending, Worker
 
@@ -150,6 +150,8 @@ class Line:
             made = pending.result(self.wait_s)
         except Exception as error:
             blamed = self._blamed(error, before)
+            if here() is None:
+                made_at(blamed, self.worker.loc)
             raise blamed from blamed.__cause__  # where it was raised in the part's process
         with self._issuing:  # what was issued before is done, and went well, or this had been refused
             while self._open and self._open[0] in before:

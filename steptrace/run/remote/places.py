@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from steptrace.diag.base import Note, SteptraceError
+from steptrace.diag.loc import Loc
 from steptrace.run.instance import At
 
 _HERE = threading.local()
@@ -28,6 +29,14 @@ def placed(rule: Callable[..., Any]) -> Callable[..., Any]:
 def here() -> At | None:
     """The instance that this thread runs; None outside of one."""
     return getattr(_HERE, "at", None)
+
+
+def made_at(error: Exception, loc: Loc | None) -> None:
+    """Give an error of a call that no op has made the line that says what the part is."""
+    if isinstance(error, SteptraceError):
+        error.loc = error.loc or loc
+    elif loc is not None:
+        error.add_note(f"the part is that of {loc}")
 
 
 def told(error: Exception, at: At | None, words: str) -> Exception:

@@ -6,6 +6,7 @@ import pytest
 from remote_parts import Patient, bind, digests
 
 import steptrace
+from steptrace.diag.workers import UnpicklableError
 from steptrace.run.remote.hosting import hosted
 from steptrace.testing.hash_parts import HashRollout
 from steptrace.workers import remote
@@ -78,3 +79,31 @@ def test_what_is_read_of_a_result_is_read_in_one_process_too():
 def workers():
     with hosted(bind(trainer=remote(Odd), rollout=remote(OddRollout))) as parts:
         yield parts
+
+
+class Silent(Patient):
+    """Cannot say what it is."""
+
+    def info(self):
+        raise LookupError("no info today")
+
+
+class Locked(Patient):
+    """Says what no process can send."""
+
+    def info(self):
+        return {"lock": lambda: None}
+
+
+def test_a_part_that_cannot_say_what_it_is_is_named_with_its_line():
+    with pytest.raises(LookupError, match="no info today") as caught:
+        steptrace.run(PROGRAM, bind(remote(Silent)), steps=2, target="process")
+    assert "`trainer`" in caught.value.__notes__[0]
+    assert f"{__file__.rpartition('/')[2]}:" in caught.value.__notes__[1]
+
+
+def test_a_part_that_says_what_cannot_be_sent_is_refused_with_its_line():
+    with pytest.raises(UnpicklableError, match="of `info` cannot be sent back") as caught:
+        steptrace.run(PROGRAM, bind(remote(Locked)), steps=2, target="process")
+    assert caught.value.loc is not None
+    assert caught.value.loc.file.endswith("test_odd_parts.py")
