@@ -33,7 +33,7 @@ def places(tmp_path_factory):
                 parts[target]["trainer"].restore_checkpoint(folder / target)
             return steptrace.run(PROGRAM, parts[target], steps=steps, stall_s=200.0, target=target, **options)
 
-        yield SimpleNamespace(parts=parts, run=run, whole=run("inline"))
+        yield SimpleNamespace(parts=parts, folder=folder, run=run, whole=run("inline"))
     assert children() == before
 
 
@@ -50,6 +50,34 @@ def test_arrays_that_lie_on_memory_of_a_ring_train_what_copies_train(places, pip
     made = places.run("process", pipeline=pipeline, stage_latch_s=0.0)
     assert digests(made) == digests(places.whole)
     assert [dict(record) for record in made.records] == [dict(record) for record in places.whole.records]
+
+
+def test_an_evaluation_between_steps_and_behind_the_run_is_that_of_this_process(places):
+    """Of the micro-batches of step 1, by the parameters of every later step."""
+    found = {}
+    for target, bound in places.parts.items():
+        kept, told = [], []
+
+        def keeping(rule, kept=kept):
+            def run(session, at, *operands):
+                if at.op.kind == "fwd_bwd" and at.step == 1:
+                    kept.append(operands[0])
+                return rule(session, at, *operands)
+
+            return run
+
+        class Evaluating:
+            def on_step_end(self, step, metrics, kept=kept, told=told, trainer=bound["trainer"]):
+                if step > 1:
+                    told.append(trainer.evaluate(kept))
+
+        bound["trainer"].restore_checkpoint(places.folder / target)
+        with_callback = {**bound, "callbacks": [Evaluating()]}
+        made = steptrace.run(PROGRAM, with_callback, steps=4, target=target, around=[keeping])
+        assert digests(made) == digests(places.whole)
+        found[target] = [*told, bound["trainer"].evaluate(kept)]
+    assert found["inline"] == found["process"]
+    assert len({one["loss"] for one in found["inline"]}) == 2  # behind steps 2 and 3; behind the run is as behind 3
 
 
 def test_a_part_is_what_it_is_in_this_process(places):
