@@ -19,7 +19,7 @@ def facts_of(found: Judged, costs: Costs) -> dict[str, Any]:
 
     period, bound = found.period, found.bound
     assert bound is not None, "a plan is judged with its bound"
-    held = found.memory(costs)
+    held, single = found.memory(costs), instance_slack(period)
     return {
         "period": period.seconds,
         "period_s": period.seconds,
@@ -37,8 +37,8 @@ def facts_of(found: Judged, costs: Costs) -> dict[str, Any]:
         "bound_s": bound.seconds,
         "bound_why": bound.why,
         "over_bound": found.over_bound,
-        "slack_s": slack(period),
-        "instance_slack_s": instance_slack(period),
+        "slack_s": slack(period, single),
+        "instance_slack_s": single,
         "memory": {
             "bytes": None if any(one.bytes is None for one in held) else bytes_of(held),
             "held": {one.what: {"most": one.most, "bytes": one.bytes, "where": one.where} for one in held},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,14 +19,19 @@ _AT_ONCE = 64
 """Borders that are looked at together."""
 
 
-def slack(period: Period) -> dict[str, float]:
+def slack(period: Period, single: Mapping[str, float] | None = None) -> dict[str, float]:
     """By op, how much longer each of its instances may take, all of them at once, before the period grows.
 
     Of an op that a circle passes several times, as one in a loop, each instance has its share of the room. An op on no
     circle is left out. What a run decides by the time stays as it is: a stage may come too late before the slack is
     used up.
+
+    Args:
+      period: the period.
+      single: what `instance_slack` has given for it, where that is known.
     """
-    return {op: _together(period, op, most) if most else 0.0 for op, most in instance_slack(period).items()}
+    single = instance_slack(period) if single is None else single
+    return {op: _together(period, op, most) if most else 0.0 for op, most in single.items()}
 
 
 def _together(period: Period, op: str, most: float) -> float:
