@@ -168,9 +168,10 @@ def _attributed(setting: Setting, said: Mapping[str, object], whole: Left) -> st
     """
     place = f"in `{setting.call.op.id}` of step {setting.fault.step}, lane {setting.lane or 'host'}"
     told = _told(said)
-    behind = f"of step {setting.fault.step}, lane {setting.lane or 'host'}"
+    steps = range(setting.fault.step - setting.call.op.shift, setting.fault.step + 1)
+    behind = [f"of step {step}, lane {setting.lane or 'host'}" for step in steps]
     gone = setting.ending in ("worker lost", "no answer")
-    late = gone and any(behind in words and "not waited for" in words for words in told)
+    late = gone and any("not waited for" in words and any(one in words for one in behind) for words in told)
     if not late and not any(place in words for words in told):
         return f"not attributed to {place}: {said['notes']}"
     remote = setting.target == "process" and calls_worker(setting.call)

@@ -153,8 +153,8 @@ class Line:
             if here() is None:
                 made_at(blamed, self.worker.loc)
             raise blamed from blamed.__cause__  # where it was raised in the part's process
-        with self._issuing:  # what was issued before is done, and went well, or this had been refused
-            while self._open and self._open[0] in before:
+        with self._issuing:  # what was issued before is done; what has failed of it, a later call tells
+            while self._open and self._open[0] in before and not _failure(self._open[0].pending, self.wait_s):
                 self._open.popleft()
         return made
 

@@ -35,8 +35,8 @@ def made_at(error: Exception, loc: Loc | None) -> None:
     """Give an error of a call that no op has made the line that says what the part is."""
     if isinstance(error, SteptraceError):
         error.loc = error.loc or loc
-    elif loc is not None:
-        error.add_note(f"the part is that of {loc}")
+    elif loc is not None and (note := f"the part is that of {loc}") not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 def told(error: Exception, at: At | None, words: str) -> Exception:
