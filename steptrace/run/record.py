@@ -7,6 +7,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -27,6 +28,8 @@ LIMIT = 1 << 16
 """How many instances are kept of each lane, and how much work of each device: the newest."""
 
 _NONE = -1
+_MOMENT_S = 1.0
+"""Seconds that a trainer elsewhere is waited for behind a failure, and its answer as long again."""
 
 _Known: TypeAlias = tuple[int, str, Callable[[int, At, float, float], None]]
 """An op's number, the device that its calls may send work to, and what notes an instance of it."""
@@ -84,7 +87,8 @@ class Recorder:
         self._blocking: dict[str, bool] = {}
         self._tokens: Tokens | None = None
         self._elsewhere: Any = None
-        self._told: list[Span] = []
+        self._told: tuple[Span, ...] = ()
+        self._untold = 0
         self._watchers: dict[str, Watcher] = {}
         self._names: dict[Any, str] = {}
         self._pending: deque[Sent] = deque()
@@ -130,11 +134,14 @@ class Recorder:
         """Ask a trainer in another process what its device did, as long as it is there."""
         trainer, self._elsewhere = self._elsewhere, None
         if trainer is not None:
-            self._told += trainer.watched_calls()
+            self._told, self._untold = trainer.watched_calls()
 
     def failed(self, _: Session) -> None:
         """Behind a run that has failed, or was interrupted, watch no more. What was recorded until then is kept."""
-        self._elsewhere = None
+        trainer, self._elsewhere = self._elsewhere, None
+        if trainer is not None:
+            with suppress(Exception):  # its process may be gone, or hang: what the run has failed with counts
+                self._told, self._untold = trainer.watched_calls(_MOMENT_S)
         for watcher in self._watchers.values():
             watcher.stop()
 
@@ -143,12 +150,13 @@ class Recorder:
         session = self._session
         if session is None:
             return Recording("", pipeline, "measured", (), ())
-        seen = [span for watcher in self._watchers.values() for span in watcher.close()] + self._told
+        seen = [span for watcher in self._watchers.values() for span in watcher.close()]
+        seen += self._told
         zero = min((row[3] for ring in self._rings.values() for row in ring.rows()), default=0.0)
         spans = tuple(_moved(span, zero) for span in seen)
         events = _held(self._events(zero, spans), session.plan)
         dropped = sum(max(0, ring.count - self._limit) for ring in self._rings.values())
-        dropped += sum(watcher.dropped for watcher in self._watchers.values())
+        dropped += sum(watcher.dropped for watcher in self._watchers.values()) + self._untold
         lines = {op.id: line_of(op.loc) for op in self._ops if op.loc is not None}
         return Recording(
             session.plan.program.name,

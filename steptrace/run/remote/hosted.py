@@ -73,10 +73,13 @@ class HostedPart:
         """Watch the part's device from here on."""
         self._watch = Watch(self._part)
 
-    def hosted_watched(self, wait_s: float) -> tuple[Any, ...]:
-        """What the device did since then, once all is done, or ``wait_s`` seconds are over."""
+    def hosted_watched(self, wait_s: float) -> tuple[tuple[Any, ...], int]:
+        """What the device did since then, once all is done, or ``wait_s`` seconds are over; and how much is not kept.
+
+        That is what was not done by then, and what had no room.
+        """
         watch, self._watch = self._watch, None
-        return () if watch is None else watch.close(wait_s)
+        return ((), 0) if watch is None else watch.close(wait_s)
 
     def hosted_renew(self) -> None:
         """Forget what has failed, and what is kept; watch no more."""
@@ -156,9 +159,9 @@ class Watch:
             done = done_by(token, returned)
             self._watcher.sent(Sent(caller, caller.step, caller.micro, what, called, returned, token, done))
 
-    def close(self, wait_s: float) -> tuple[Any, ...]:
-        """Wait for all that was sent, and no longer; gives what the device did, in order."""
-        return self._watcher.close(wait_s)
+    def close(self, wait_s: float) -> tuple[tuple[Any, ...], int]:
+        """Wait for all that was sent, and no longer; gives what the device did, in order, and how much is not kept."""
+        return self._watcher.close(wait_s), self._watcher.dropped
 
 
 def told(made: Any, word: str) -> Any:

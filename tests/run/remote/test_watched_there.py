@@ -59,6 +59,35 @@ def test_a_device_that_is_never_done_is_not_waited_for_for_ever():
     options = {"steps": 2, "target": "process", "stall_s": 4.0, "around": [recorder := Recorder()]}
     assert steptrace.run(PROGRAM, {**bind(), **parts}, **options).steps == 2
     assert recorder.recording().spans == ()
+    assert recorder.recording().dropped > 2  # each step's calls and update
+
+
+class FailsInStep2:
+    def on_step_begin(self, step):
+        if step == 2:
+            raise ZeroDivisionError("on purpose")
+
+
+def failing(trainer) -> Recording:
+    parts = {"trainer": remote(trainer), "rollout": remote(HashRollout), "reference": remote(HalfReference)}
+    bound, recorder = {**bind(), **parts, "callbacks": [FailsInStep2()]}, Recorder()
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        steptrace.run(PROGRAM, bound, steps=9, target="process", stall_s=60.0, around=[recorder])
+    return recorder.recording()
+
+
+def test_behind_a_failure_what_a_device_did_elsewhere_is_told():
+    recording = failing(Tokens)
+    assert {span.step for span in recording.spans} == {0, 1}
+    assert recording.dropped == 0
+
+
+def test_behind_a_failure_a_device_that_is_never_done_is_hardly_waited_for():
+    before = time.perf_counter()
+    recording = failing(NeverDone)
+    assert recording.spans == ()
+    assert recording.dropped > 2
+    assert time.perf_counter() - before < 60  # it would be waited for an hour
 
 
 def test_control_a_device_that_nobody_watches_has_done_nothing():
