@@ -35,9 +35,9 @@ def check_writable(path: str) -> None:
     """
     if not path:
         return
-    file = Path(path)
-    why = "Is a directory" if file.is_dir() else "" if file.parent.is_dir() else "No such file or directory"
-    if not why and not os.access(file if file.exists() else file.parent, os.W_OK):
+    folder = os.path.dirname(path) or "."
+    why = "Is a directory" if os.path.isdir(path) else "" if os.path.isdir(folder) else "No such file or directory"
+    if not why and not os.access(path if os.path.exists(path) else folder, os.W_OK):
         why = "Permission denied"
     if why:
         raise OutputNotWritableError(f"cannot write `{path}`: {why}", help="name another file")

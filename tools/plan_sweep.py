@@ -20,6 +20,7 @@ Judge = Callable[[str, list[int] | None], "tuple[Judged, str]"]
 
 MOST = 10_000
 """Most micro-batches of a step, and most combinations of a sweep."""
+_DIGITS = 18
 
 FIGURES = ("period_s", "idle_s", "memory_bytes", "staleness")
 """What is plotted of each row, but for what is swept itself."""
@@ -39,6 +40,8 @@ def settings_of(text: str) -> dict[str, list[str]]:
         if match[1] in found:
             raise UsageError(f"--sweep: `{match[1]}` is given twice; its values are written together: staleness=0,2,4")
         first, last, several = match[2], match[3], match[4]
+        if not several and max(len(first), len(last)) > _DIGITS:
+            raise UsageError(f"--sweep: `{match[1]}` has a number of more than {_DIGITS} digits")
         many = len(several.split(",")) if several else abs(int(first) - int(last)) + 1
         if prod(map(len, found.values())) * many > MOST:
             raise UsageError(f"--sweep: with `{word}` there are more than {MOST:,} combinations")

@@ -164,6 +164,9 @@ def _memory(setting: Setting, parts: Parts) -> float:
 _PULLS = 5
 """Numbers that the backward pass needs of a token: the fields of ``tile.Pull``."""
 
+_ROUNDING = 1e-6
+"""Of a token: 100 tokens times 0.07 are 7, and not a little more."""
+
 _TILES = 2
 """Arrays of the size of a tile's logits that are alive together."""
 
@@ -174,7 +177,7 @@ def _places(setting: Setting, needed: float = 1.0) -> int:
 
 
 def _chunks(setting: Setting, needed: float = 1.0) -> int:
-    tokens = math.ceil(setting.local_tokens * needed) if setting.skips else setting.local_tokens
+    tokens = math.ceil(setting.local_tokens * needed - _ROUNDING) if setting.skips else setting.local_tokens
     return math.ceil(tokens / setting.chunk)
 
 

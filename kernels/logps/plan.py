@@ -71,7 +71,7 @@ def plan(
         reason = Reason.NO_MESH if mesh is None else Reason.INSIDE_SHARD_MAP if manual else Reason.NO_LAYOUT
         return Plan(None, None, (), fallback_reason=Fallback(reason, ", ".join(manual)))
     formula = formula_of(hidden, head, None, None, compute_dtype)
-    inputs = Inputs(hidden, None, None if needed is False else hidden, None)
+    inputs = Inputs(hidden, None, hidden if needed else None, None)
     call = Call(hidden, head, inputs, formula, None, hidden.shape[:2], chunk_tokens or DEFAULT_CHUNK)
     by_hand = Strategy() if strategy == "auto" else strategy
     setting = setting_of(call, mesh, layout, by_hand, chunk_tokens, hidden_sums)

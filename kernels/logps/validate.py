@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from steptrace_kernels.logps.head import Head, Layout, RMSNorm, Strategy
 
@@ -109,7 +111,7 @@ def check_share(name: str, value: bool | float) -> None:
     Raises:
       LogpsError: naming it.
     """
-    if not isinstance(value, bool | int | float) or not (value is False or 0 < value <= 1):
+    if not isinstance(value, Real | np.bool_) or not (value is False or value is np.False_ or 0 < value <= 1):
         raise LogpsError(f"{name} must be True, False, or a share above 0 and at most 1, not {value!r}")
 
 

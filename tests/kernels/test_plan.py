@@ -150,6 +150,18 @@ def test_what_cannot_be_planned_is_refused(given, changes, words):
         plan(*given, **{"mesh": SMALL, "layout": FULL} | changes)
 
 
+def test_a_share_of_needed_tokens_may_be_any_number_and_is_counted_in_whole_tokens():
+    def bytes_of(needed):  # each device has 100 tokens, in chunks of 7
+        given = {"mesh": SMALL, "layout": FULL, "strategy": Strategy(("fsdp",)), "chunk_tokens": 7}
+        return plan(*sizes(8, 100, 16, 32), needed=needed, **given).cost.bytes
+
+    assert bytes_of(np.True_) == bytes_of(True) == bytes_of(1.0)
+    assert bytes_of(np.False_) == bytes_of(False)
+    assert bytes_of(np.float32(0.5)) == bytes_of(0.5) < bytes_of(True)
+    assert 100 * 0.07 > 7  # by rounding
+    assert bytes_of(0.07) == bytes_of(0.061) < bytes_of(0.08)  # one chunk, and two
+
+
 def test_a_plan_says_what_why_and_why_not():
     lines = str(plan(*L1K, mesh=SMALL, layout=FULL, chunk_tokens=32)).splitlines()
     assert lines[0].startswith("vocabulary over context, expert, hidden states kept: 8.016 MB a device (table 4.014,")

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from steptrace.diag.command import OutputNotWritableError
 from steptrace_tools.cli import main
-from steptrace_tools.output import told_if_slow
+from steptrace_tools.output import check_writable, told_if_slow
 from steptrace_tools.plan_sweep import settings_of
 
 PROGRAM = "grpo{staleness=1,save_every=1000000}"
@@ -172,12 +173,21 @@ def test_a_sweep_may_count_down():
         (["--micro-batches=2,99999999999999999999"], "at most 10,000 micro-batches"),
         (["--sweep", "staleness=0..1", "micro_batches=10001"], "`micro_batches=10001`: a step has at most 10,000"),
         (["--sweep", "staleness=0..999999999999"], "with `staleness=0..999999999999` there are more than 10,000"),
+        (["--sweep", f"staleness=0..{'9' * 5000}"], "`staleness` has a number of more than 18 digits"),
         (["--sweep", "staleness=0..200", "prompts=1..200"], "with `prompts=1..200` there are more than 10,000"),
     ],
 )
 def test_what_would_take_for_ever_is_refused_at_once(capsys, costs, more, words):
     assert main(["plan", PROGRAM, costs, *more]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_cost_file_asks_for_no_more_micro_batches_either(capsys, tmp_path):
+    path = tmp_path / "many.toml"
+    path.write_text(f"{COSTS}[cell]\nmicro_batches = 100000000\n")
+    for command in ("plan", "timeline"):
+        assert main([command, PROGRAM, f"--costs={path}"]) == 2
+        assert "[cell] of the cost file: a step has at most 10,000" in capsys.readouterr().err
 
 
 def test_control_the_largest_that_may_be_asked_for():
@@ -199,6 +209,12 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_judged(
     command, *more = (one.format(tmp_path / "missing" / "file") for one in arguments)
     assert main([command, PROGRAM, costs, "--micro-batches=2", *more]) == 1
     assert f"cannot write `{tmp_path}/missing/file`: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "no\0where"])
+def test_a_name_that_is_none_is_refused_as_a_file_that_cannot_be_written(name):
+    with pytest.raises(OutputNotWritableError):
+        check_writable(f"{name}/plot.svg")
 
 
 def test_what_takes_long_is_told_and_what_does_not_is_not(capsys):

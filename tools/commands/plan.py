@@ -159,14 +159,14 @@ class _Judge:
 
 def _counts(text: str, costs: Costs) -> list[int]:
     """How many micro-batches a step has: as asked for, else as the cost file says."""
+    from ..plan_sweep import check_micro_batches
+
     if not text:
         if costs.micro_batches is None:
             raise UsageError("say how many micro-batches a step has: --micro-batches=8, or [cell] in the cost file")
-        return [costs.micro_batches]
+        return [check_micro_batches(str(costs.micro_batches), "[cell] of the cost file")]
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UsageError(f"--micro-batches={text}: numbers from 1 on, as 8 or 4,8,6")
-    from ..plan_sweep import check_micro_batches
-
     return [check_micro_batches(number, f"--micro-batches={text}") for number in text.split(",")]
 
 

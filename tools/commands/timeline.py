@@ -56,10 +56,13 @@ def _planned(name: str, values: flags.FlagValues) -> Recording:
     from steptrace.simulate import simulate
     from steptrace.timeline import recording_of
 
+    from ..plan_sweep import check_micro_batches
+
     costs = read_costs(values.costs)
     micro_batches = values["micro-batches"].value or costs.micro_batches
     if micro_batches is None:
         raise UsageError("say how many micro-batches a step has: --micro-batches=8, or [cell] in the cost file")
+    micro_batches = check_micro_batches(str(micro_batches), "[cell] of the cost file")
     source = resolve(name)
     schedule = run_pipeline(source, values.pipeline).schedule
     plan = lower(schedule.program, source=schedule.source)

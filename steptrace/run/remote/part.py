@@ -70,18 +70,22 @@ class RemotePart:
         self._line.ask("hosted_watch")
         self._line.watching = True
 
-    def watched_calls(self, longest_s: float = LONGEST_S) -> tuple[tuple[Span, ...], int]:
+    def watched_calls(self, moment_s: float | None = None) -> tuple[tuple[Span, ...], int]:
         """What the device did since then, once all is done; times by the clock of this machine, `time.perf_counter`.
 
         Args:
-          longest_s: how long that is waited for, in seconds, and then as long again for the answer.
+          moment_s: behind a failure, how long that is waited for, in seconds, and then as long again for the answer.
 
         Returns:
           The work; and how much there is beside it, which was not done in time or had no room.
         """
         self._line.watching = False
-        longest_s = longest_s if self._line.wait_s is None else min(longest_s, self._line.wait_s / 2)
-        seen: tuple[tuple[Span, ...], int] = self._line.worker.send("hosted_watched", longest_s).result(2 * longest_s)
+        seen: tuple[tuple[Span, ...], int]
+        if moment_s is not None:
+            seen = self._line.worker.send("hosted_watched", moment_s).result(2 * moment_s)
+        else:
+            longest = LONGEST_S if self._line.wait_s is None else min(LONGEST_S, self._line.wait_s / 2)
+            seen = self._line.ask("hosted_watched", longest)
         return seen
 
     def __repr__(self) -> str:
